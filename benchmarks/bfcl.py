@@ -30,9 +30,9 @@ from evolvent.errors import ConfigError, InvalidAction
 from evolvent.grade.calls import CallGrade, decode_calls
 from evolvent.messages import Call
 from evolvent.trajectory import sample_rng
-from evolvent.worlds.bfcl.files import Items, count_problems, read_items
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, IRRELEVANCE, CallItem, judge_calls
 from evolvent.worlds.bfcl.multi_turn import drop_last_gold_turn, find_padding, judge_turns, read_multi_turn
+from evolvent.worlds.bfcl.world import Items, count_problems, read_items
 
 RESULT = RESULTS / "bfcl.json"
 SHUFFLES, SEED = 20, 0

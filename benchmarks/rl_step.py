@@ -41,7 +41,7 @@ from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from benchmarks.rl_step_gpu import long_prompts, on_a_device
 from benchmarks.rl_step_work import CLIP, RATE, SHAPES, Shape, practising, reward
 from benchmarks.study import exit_on_problems
-from evolvent.engine.decoders import FusedDecoder
+from evolvent.engine.fused import FusedDecoder
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import TrainConfig
 from evolvent.models.policy import Policy

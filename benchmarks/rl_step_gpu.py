@@ -24,7 +24,7 @@ import torch
 from benchmarks.reporting import about
 from benchmarks.rl_step_work import CLIP, RATE, practising
 from benchmarks.train_shapes import SIZES, Size
-from evolvent.engine.decoders import GraphRecorder
+from evolvent.engine.fused import GraphRecorder
 from evolvent.learn.cost import Cost
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.monitor import measure_gemm_ceiling

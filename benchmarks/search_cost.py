@@ -43,10 +43,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.search_cost_peers import PathCopied, Peer, Reprefill, differences, refed, rounds_of
 from evolvent.engine.arena import Arena
-from evolvent.engine.attention import Plan
-from evolvent.engine.decoders import FusedDecoder
 from evolvent.engine.driver import MultiModelEngine, run_jobs
+from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.local import LocalEngine
+from evolvent.engine.streams import Plan
 from evolvent.models.heads import ValueHead, fresh_head
 from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.reward.values import ValueScorer

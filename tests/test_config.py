@@ -102,7 +102,7 @@ def test_every_mistake_at_once(tmp_path):
         "train.layout, train.lr, train.micro, worlds)",
         "--train.lrr: unknown key 'train.lrr' (did you mean 'train.lr'?)",
         "--lr: unknown key 'lr' (did you mean 'train.lr'?)",
-        "input: unexpected 'stray' (settings look like --key value)",
+        "input: unexpected 'stray' (write settings as --key value)",
         "worlds: has no value (expected list of text)",
         f"train.batch: got '8', expected int >= 1 and <= 64 (from {file})",
         "train.layout: got 'pakced', expected 'auto' or 'packed' (did you mean 'packed'?)",
@@ -129,7 +129,7 @@ def test_a_syntax_error_has_its_line(tmp_path):
     found = problems("--nam", "x", file=file)
     assert len(found) == 2 and "line 2" in found[0] and str(file) in found[0]
     file.write_bytes(b'name = "\xff"\n')
-    assert "no UTF-8" in problems(file=file)[0]
+    assert "not UTF-8 text: invalid byte" in problems(file=file)[0]
     assert "cannot be read: No such file" in problems(file=tmp_path / "missing.toml")[0]
     assert "cannot be read: Is a directory" in problems(file=tmp_path)[0]
 

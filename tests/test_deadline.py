@@ -35,7 +35,7 @@ def test_a_deadline_runs_down_and_stays_at_nothing():
 
 
 def test_the_error_names_the_work_and_what_it_was_given():
-    with pytest.raises(StepTimeout, match=r"reset: no end before the deadline; got 0\.25 s"):
+    with pytest.raises(StepTimeout, match=r"reset: no end before the deadline: got 0\.25 s"):
         clock = Clock()
         deadline = Deadline(0.25, clock=clock)
         clock.now += 1
@@ -60,7 +60,7 @@ def test_no_deadline_is_one_that_never_comes():
 
 @pytest.mark.parametrize("seconds", [-1, -1e-9, math.nan])
 def test_a_deadline_in_the_past_is_refused(seconds):
-    with pytest.raises(ConfigError, match="in the past"):
+    with pytest.raises(ConfigError, match="deadline out of range"):
         Deadline(seconds)
 
 
@@ -80,5 +80,5 @@ def test_clients_that_failed_together_come_back_apart():
 @pytest.mark.parametrize("wrong", [(-1, 1.0, 1.0), (0, 0.0, 1.0), (0, 1.0, -1.0)])
 def test_pauses_that_cannot_be_are_refused(wrong):
     attempt, base, cap = wrong
-    with pytest.raises(ConfigError, match="pause"):
+    with pytest.raises(ConfigError, match="invalid backoff settings"):
         backoff(attempt, Random(0), base_s=base, cap_s=cap)

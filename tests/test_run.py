@@ -131,7 +131,7 @@ def test_an_episode_that_reads_as_interrupted_is_played_again(tmp_path):
 
 def test_the_same_start_twice_is_refused_before_anything_is_played(tmp_path):
     verbs = Verbs()
-    with Run(tmp_path, verbs) as run, pytest.raises(ConfigError, match=r"same task and sample.*different numbers"):
+    with Run(tmp_path, verbs) as run, pytest.raises(ConfigError, match=r"same task and sample.*Give each sample"):
         run.collect(Weights(), starts(0, 1, 0))
     assert not verbs.played
 
@@ -158,7 +158,7 @@ def test_a_finished_fit_is_known_by_content_weight_and_settings(tmp_path):
     assert [fit(first, Twice()), fit(first, Twice()), fit(first, Twice(3.0))] == [3, 3, 4]
     assert [fit(first, settings={"fit": "lr 1"}), fit(first, settings={"fit": "lr 2", "collect": "x"})] == [5, 6]
     assert fit(first, settings={"fit": "lr 2", "collect": "y"}) == 6, "what it does not depend on"
-    with pytest.raises(ConfigError, match=r"this weight cannot be told.*frozen dataclass"):
+    with pytest.raises(ConfigError, match=r"this weight has no unique identity.*frozen dataclass"):
         fit(first, lambda trajectory: 1.0)
 
 
@@ -176,7 +176,7 @@ def test_a_search_is_known_by_how_and_by_its_judge(tmp_path):
     with Run(tmp_path, verbs) as run:
         run.collect(Weights(), [ev.Start(TASKS[0])])
         assert len(verbs.played) == 5, "a search is no plain collection"
-        with pytest.raises(ConfigError, match=r"this search cannot be told.*frozen dataclass"):
+        with pytest.raises(ConfigError, match=r"this search has no unique identity.*frozen dataclass"):
             run.search(Weights(), [ev.Start(TASKS[0])], lambda root: root)
 
 
@@ -199,7 +199,7 @@ def test_labels_of_different_trajectories_of_one_id_are_refused(tmp_path):
     """They would come back as those of one of them: whichever ended last. The same one twice is no mistake."""
     first, verbs = ev.Trajectory("t", TASKS[0], (ev.Step("o", "a", 1.0),)), Verbs()
     with Run(tmp_path, verbs) as run:
-        with pytest.raises(ConfigError, match="different trajectories of one id"):
+        with pytest.raises(ConfigError, match="different trajectories have the same id"):
             run.label(Weights(), [first, replace(first, task=TASKS[1])], "four of each")
         assert not verbs.played
         assert [row["n"] for row in run.label(Weights(), [first, first], "four of each")] == [0] * 4

@@ -113,5 +113,5 @@ def test_a_run_of_a_newer_version_is_refused_by_name(folder):
     rows[-1]["key_version"] = 3
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     verbs = Strict({"echo": Echo()}, TrainConfig(), EvaluationPanel(limit=4), slots=8, max_tokens=3)
-    with pytest.raises(ev.ConfigError, match=r"written by a newer evolvent.*got 3; expected at most 2"):
+    with pytest.raises(ev.ConfigError, match=r"written by a newer evolvent.*got 3, expected at most 2"):
         ev.Run(folder, verbs, seed=3, settings=verbs.settings())

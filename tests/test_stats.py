@@ -36,7 +36,7 @@ def test_wilson_is_symmetric_and_inside_the_unit_interval(n: int, data: st.DataO
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 0), (3, 2), (-1, 5)])
 def test_wilson_refuses_what_is_no_rate(successes: int, n: int) -> None:
-    with pytest.raises(ConfigError, match="no success rate"):
+    with pytest.raises(ConfigError, match="cannot compute a success rate"):
         wilson_interval(successes, n)
 
 
@@ -271,7 +271,7 @@ def test_crossed_refuses_what_does_not_fit() -> None:
         crossed_interval(ones, ones, kinds=[0] * 3, rng=rng)
     with pytest.raises(BatchMismatch, match="differ in shape"):
         crossed_interval([1.0], [1.0], kinds=[0], rng=rng)
-    with pytest.raises(ConfigError, match="nothing to compare"):
+    with pytest.raises(ConfigError, match="not enough data to compare"):
         crossed_interval(np.ones((0, 0)), np.ones((0, 0)), kinds=[], rng=rng)
     with pytest.raises(ConfigError, match="positive weight"):
         crossed_interval(ones, ones, kinds=[0] * 4, strata=list("aabb"), weights={"a": 1.0}, rng=rng)

@@ -184,5 +184,5 @@ def test_all_mistakes_at_once():
 
 
 def test_arguments_must_be_json():
-    with Workers(twice) as workers, pytest.raises(ConfigError, match="arguments of a worker"):
+    with Workers(twice) as workers, pytest.raises(ConfigError, match="the arguments of the worker are not JSON"):
         workers.call({1, 2})

@@ -72,7 +72,7 @@ def _rename_former(cls: type[BaseModel], values: dict[str, Any]) -> dict[str, An
     for present, former in former_fields(cls).items():
         if former in renamed and former not in cls.model_fields:
             if present in renamed:
-                raise ConfigError(f"{cls.__name__}: {former!r} is the former name of {present!r}; give one of them")
+                raise ConfigError(f"{cls.__name__}: {former!r} is the former name of {present!r}; set only one of them")
             renamed[present] = renamed.pop(former)
             warnings.warn(f"{cls.__name__}: {former!r} is now {present!r}", FutureWarning, stacklevel=4)
     for name, value in renamed.items():
@@ -371,9 +371,9 @@ def _read_toml(file: Path, problems: list[Problem]) -> Mapping[str, Any]:
     except OSError as error:
         problems.append(Problem(str(file), f"cannot be read: {error.strerror or error}"))
     except UnicodeDecodeError as error:
-        problems.append(Problem(str(file), f"is no UTF-8 text: byte {error.start}"))
+        problems.append(Problem(str(file), f"not UTF-8 text: invalid byte {error.start}"))
     except tomllib.TOMLDecodeError as error:
-        problems.append(Problem(str(file), f"is no TOML: {error}"))
+        problems.append(Problem(str(file), f"not valid TOML: {error}"))
     return {}
 
 
@@ -396,7 +396,7 @@ def _parse_overrides(argv: Sequence[str], fields: _SettingFields, problems: list
     while remaining:
         word = remaining.pop(0)
         if not word.startswith("--") or word == "--":
-            problems.append(Problem("input", f"unexpected {word!r}", "settings look like --key value"))
+            problems.append(Problem("input", f"unexpected {word!r}", "write settings as --key value"))
             continue
         name, separator, text = word[2:].partition("=")
         path = fields.resolve_path(name.replace("-", "_"))

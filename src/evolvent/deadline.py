@@ -31,7 +31,7 @@ class Deadline:
 
     def __init__(self, total_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         if math.isnan(total_s) or total_s < 0:
-            raise ConfigError("a deadline in the past", value=total_s, expected="0 or more seconds")
+            raise ConfigError("deadline out of range", value=total_s, expected="0 or more seconds")
         self.total_s, self._clock, self._end = total_s, clock, clock() + total_s
 
     def __repr__(self) -> str:
@@ -71,6 +71,8 @@ def backoff(attempt: int, rng: Random, *, base_s: float = 0.05, cap_s: float = 5
         ConfigError: a negative attempt, or spans that are not positive.
     """
     if attempt < 0 or not base_s > 0 or not cap_s > 0:
-        raise ConfigError("no pause can be drawn", value=(attempt, base_s, cap_s), expected="attempt >= 0, spans > 0")
+        raise ConfigError(
+            "invalid backoff settings", value=(attempt, base_s, cap_s), expected="attempt >= 0 and times > 0"
+        )
     span = min(cap_s, base_s * 2.0 ** min(attempt, 60))
     return span * (1 + rng.random()) / 2

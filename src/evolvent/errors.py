@@ -1,4 +1,4 @@
-"""The error tree: each error says what happened, the value it got, what was expected, and what to do next.
+"""The error tree: each message reads `<thing> <problem>: got <value>, expected <range>. <Action>.`
 
 EvolventError
   ConfigError            bad input of any kind, all problems at once; exit code 2
@@ -16,6 +16,7 @@ EvolventError
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,14 +86,26 @@ class EvolventError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
-        parts = [self.what]
+        """Returns `<thing> <problem>: got <value>, expected <range>. <Action>.`, without the parts that are not set."""
+        text, clauses = self.what, ", ".join(self._clauses())
+        if clauses and text.endswith("."):
+            text += f" {clauses[0].upper()}{clauses[1:]}"
+        elif clauses:
+            text += (", " if self.value is None and ": got " in text else ": ") + clauses
+        return f"{text}{'' if text.endswith(('.', '?', '!')) else '.'} {_as_sentence(self.hint)}" if self.hint else text
+
+    def _clauses(self) -> Iterator[str]:
         if self.value is not None:
-            parts.append(f"got {_abbreviate(self.value)}")
+            yield f"got {_abbreviate(self.value)}"
         if self.expected is not None:
-            parts.append(f"expected {_abbreviate(self.expected)}")
-        if self.hint:
-            parts.append(self.hint)
-        return "; ".join(parts)
+            yield f"expected {_abbreviate(self.expected)}"
+
+
+def _as_sentence(hint: str) -> str:
+    """Capitalizes a hint that begins with a plain word and ends it with a period, except after a command or address."""
+    if re.match(r"[a-z]+(?=[ ,:]|$)(?<!evolvent)", hint):
+        hint = hint[0].upper() + hint[1:]
+    return hint if ":" in hint or hint.endswith((".", "?", "!")) else f"{hint}."
 
 
 def _abbreviate(value: object, limit: int = 200) -> str:
@@ -142,6 +155,10 @@ class WorldError(EvolventError):
 
 class InvalidAction(WorldError):
     """The text is not an action of the world's grammar; inside an episode the message becomes an observation."""
+
+    def __str__(self) -> str:
+        # Recorded episodes hold this text as observations, so its form is part of the worlds' versions.
+        return "; ".join([self.what, *self._clauses(), *([self.hint] if self.hint else [])])
 
 
 class EnvLost(WorldError):
@@ -341,6 +358,11 @@ class ErrorRecord:
     @classmethod
     def of(cls, error: BaseException, *, at_step: int = 0, retryable: bool = False) -> ErrorRecord:
         return cls(type(error).__name__, str(error), at_step, retryable)
+
+    @property
+    def summary(self) -> str:
+        """The class and the message up to the value, equal for equal problems; older records have a semicolon there."""
+        return f"{self.kind}: {re.split('[:;] got ', self.message, maxsplit=1)[0]}"
 
 
 @contextmanager

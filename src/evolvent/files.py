@@ -56,7 +56,7 @@ def safe_join(root: Path, name: str) -> Path:
         if path.resolve().is_relative_to(base):
             return path
         reason = "it leaves the folder through a symbolic link"
-    raise UnsafePath("a name that is not safe as a file name", value=name, hint=f"refused because {reason}")
+    raise UnsafePath("unsafe file name", value=name, hint=f"refused because {reason}")
 
 
 def _find_unsafe_reason(name: str) -> str | None:
@@ -94,8 +94,8 @@ def disk_error(error: OSError, path: Path) -> StoreError:
     """Returns the library's error for a failed file operation: `NoSpace` where the disk or the quota is full."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _NO_SPACE_CODES:
-        return NoSpace(f"no space left for {path}: {reason}", hint="free some space, then start again: it resumes")
-    return StoreUnavailable(f"cannot use {path}: {reason}", hint="check that it exists and that you may write there")
+        return NoSpace(f"no space left for {path}: {reason}", hint="free some space, then start again; the run resumes")
+    return StoreUnavailable(f"cannot use {path}: {reason}", hint="check that it exists and is writable")
 
 
 @contextmanager

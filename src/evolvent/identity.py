@@ -102,9 +102,9 @@ def check_identity(kind: str, value: object) -> None:
     text = version_1_text(value)
     if " at 0x" in text:
         raise ConfigError(
-            f"this {kind} cannot be told from another one",
+            f"this {kind} has no unique identity",
             value=text,
-            expected="a repr that says all there is to it",
+            expected="a repr that contains all of its fields",
             hint="make it a frozen dataclass",
         )
 

@@ -40,17 +40,15 @@ class Call:
         """
         function = row.get("function") if isinstance(row, Mapping) else None
         if not isinstance(row, Mapping) or not isinstance(function, Mapping):
-            raise _sample_error("a tool call that is none", row, '{"function": {"name", "arguments"}}')
+            raise _sample_error("invalid tool call", row, '{"function": {"name", "arguments"}}')
         name, arguments = function.get("name"), function.get("arguments", {})
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
             except (ValueError, RecursionError) as error:
-                raise _sample_error("arguments of a tool call that are not JSON", arguments, "a JSON object") from error
+                raise _sample_error("the arguments of a tool call are not JSON", arguments, "a JSON object") from error
         if not isinstance(name, str) or not name or not isinstance(arguments, Mapping):
-            raise _sample_error(
-                "a tool call without a name or an object of arguments", function, "a name and an object"
-            )
+            raise _sample_error("the tool call has no name or no object of arguments", function, "a name and an object")
         identity = row.get("id")
         return cls(name, dict(arguments), identity if isinstance(identity, str) else None)
 
@@ -72,10 +70,10 @@ class Tool:
         """Reads `{"type": "function", "function": {"name", "description"?, "parameters"?}}`; raises SampleInvalid."""
         function = row.get("function") if isinstance(row, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise _sample_error("a tool that is none", row, '{"function": {"name", "description", "parameters"}}')
+            raise _sample_error("invalid tool", row, '{"function": {"name", "description", "parameters"}}')
         parameters = function.get("parameters") or {}
         if not isinstance(parameters, Mapping):
-            raise _sample_error("parameters of a tool that are no JSON schema", parameters, "an object")
+            raise _sample_error("the parameters of a tool are not a JSON schema", parameters, "an object")
         return cls(function["name"], str(function.get("description") or ""), dict(parameters))
 
 
@@ -117,10 +115,10 @@ class Message:
             SampleInvalid: the role is unknown, the content is not text, or the calls are invalid.
         """
         if not isinstance(row, Mapping) or row.get("role") not in ROLES:
-            raise _sample_error("a message without a known role", row, f"a role of {', '.join(ROLES)}")
+            raise _sample_error("the message has no known role", row, f"a role of {', '.join(ROLES)}")
         calls = row.get("tool_calls") or ()
         if isinstance(calls, (str, Mapping)) or not isinstance(calls, Sequence):
-            raise _sample_error("tool_calls that are no list", calls, "a list of calls")
+            raise _sample_error("tool_calls is not a list", calls, "a list of calls")
         tool_call_id = row.get("tool_call_id")
         standard_keys = ("role", "content", "tool_calls", "tool_call_id")
         return cls(
@@ -160,5 +158,5 @@ def _parse_content(value: object) -> str | None:
     parts = value if isinstance(value, list) else [value]
     texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise _sample_error("content of a message that is not text", value, "text, null or a list of text parts")
+        raise _sample_error("the content of a message is not text", value, "text, null or a list of text parts")
     return "".join(map(str, texts))

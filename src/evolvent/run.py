@@ -155,7 +155,7 @@ class Run(Generic[P]):
             ledger = Ledger(folder)
             if ledger.key_version > KEY_VERSION:
                 raise ConfigError(
-                    f"{folder} was written by a newer evolvent: version of its stage keys",
+                    f"{folder} was written by a newer evolvent: stage key version too high",
                     value=ledger.key_version,
                     expected=f"at most {KEY_VERSION}",
                     hint="update evolvent",
@@ -212,7 +212,7 @@ class Run(Generic[P]):
         Args:
             horizon: most steps of an episode; None: what each world says.
         Raises:
-            ConfigError: two starts of the same task and sample.
+            ConfigError: two starts have the same task and sample.
         """
         start_list = list(starts)
 
@@ -267,9 +267,9 @@ class Run(Generic[P]):
             if len(set(names)) < len(names):
                 duplicates = [name for name, count in Counter(names).items() if count > 1]
                 raise ConfigError(
-                    "two starts of the same task and sample",
+                    "two starts have the same task and sample",
                     value=duplicates[:5],
-                    hint="give samples of one task different numbers",
+                    hint="give each sample of a task a different number",
                 )
             trajectories = dict(active_stage.stage.finished)
             if active_stage.ledger_row is None:
@@ -295,7 +295,11 @@ class Run(Generic[P]):
         check_identity("labelling", labeler)
         contents = [_digest_input(trajectory) for trajectory in data]
         if len({trajectory.id for trajectory in data}) < len(set(contents)):
-            raise ConfigError("different trajectories of one id", value=f"{len(data)} trajectories", hint="rename them")
+            raise ConfigError(
+                "different trajectories have the same id",
+                value=f"{len(data)} trajectories",
+                hint="rename the trajectories",
+            )
         with self._open_stage("label", self._compute_key("label", policy, contents, labeler)) as active_stage:
             path = active_stage.stage.folder / "labels.jsonl"
             rows_by_trajectory = {row["of"]: row["rows"] for row in read_rows(path)}

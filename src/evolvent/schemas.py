@@ -132,10 +132,10 @@ def parse_tool(row: object) -> Tool:
     if isinstance(row, Mapping) and isinstance(row.get("function"), Mapping):
         return Tool.of_openai(row)
     if not isinstance(row, Mapping) or not isinstance(row.get("name"), str) or not row["name"]:
-        raise SampleInvalid("a tool without a name", value=row, expected='{"name", "description", "parameters"}')
+        raise SampleInvalid("the tool has no name", value=row, expected='{"name", "description", "parameters"}')
     schemas = [row[key] for key in ("parameters", "inputSchema", "input_schema") if row.get(key) is not None]
     if len(schemas) > 1 or any(not isinstance(schema, Mapping) for schema in schemas):
-        raise SampleInvalid("parameters of a tool that are no JSON schema", value=schemas, expected="one object")
+        raise SampleInvalid("the parameters of a tool are not a JSON schema", value=schemas, expected="one object")
     description = row.get("description")
     return Tool(row["name"], description if isinstance(description, str) else "", dict(schemas[0]) if schemas else {})
 
@@ -175,7 +175,7 @@ def json_schema(parameters: JsonObject) -> JsonObject:
     else:
         schema = reader.read_node(parameters, ())
     if schema.get("type", "object") != "object":
-        raise SampleInvalid("the parameters of a tool are no object", value=schema.get("type"), expected="object")
+        raise SampleInvalid("the parameters of a tool are not an object", value=schema.get("type"), expected="object")
     schema = {"type": "object", "properties": {}, **schema}
     if not any(key in schema for key in ("additionalProperties", "anyOf", "oneOf", "allOf", "if")):
         schema["additionalProperties"] = False
@@ -200,17 +200,17 @@ class _Reader:
         self.nodes += 1
         if len(path) > MAX_DEPTH or self.nodes > MAX_NODES:
             raise _schema_error(
-                "a schema that is too large",
+                "the schema is too large",
                 path,
-                f"at most {MAX_DEPTH} levels and {MAX_NODES} nodes, references written out",
+                f"at most {MAX_DEPTH} levels and {MAX_NODES} nodes after expanding references",
             )
         if isinstance(node, bool):
             return node
         if not isinstance(node, Mapping):
-            raise _schema_error(f"a schema that is {type(node).__name__}", path, "an object")
+            raise _schema_error(f"the schema is {type(node).__name__}", path, "an object")
         for key in _REFUSED_KEYWORDS:
             if key in node:
-                raise _schema_error(f"the keyword {key!r}", path, "a schema without it")
+                raise _schema_error(f"unsupported keyword {key!r}", path, "a schema without it")
         schema = {**self._read_type(node, path), **{key: node[key] for key in _COPIED_KEYWORDS & node.keys()}}
         for key in _SCHEMA_KEYWORDS:
             if key in node and not (key == "items" and isinstance(node[key], list)):
@@ -230,12 +230,12 @@ class _Reader:
 
     def _read_list(self, nodes: object, path: tuple[str, ...]) -> list[Any]:
         if not isinstance(nodes, list):
-            raise _schema_error(f"{path[-1]} that is {type(nodes).__name__}", path, "a list of schemas")
+            raise _schema_error(f"{path[-1]} is {type(nodes).__name__}", path, "a list of schemas")
         return [self.read_node(node, (*path, str(number))) for number, node in enumerate(nodes)]
 
     def _read_map(self, nodes: object, path: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(nodes, Mapping):
-            raise _schema_error(f"{path[-1]} that are {type(nodes).__name__}", path, "an object of schemas")
+            raise _schema_error(f"{path[-1]} is {type(nodes).__name__}", path, "an object of schemas")
         return {str(name): self.read_node(node, (*path, str(name))) for name, node in nodes.items()}
 
     def _read_type(self, node: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -243,10 +243,10 @@ class _Reader:
         if isinstance(type_value, list) and all(isinstance(type_name, str) for type_name in type_value):
             names = [TYPES.get(type_name.lower(), None) for type_name in type_value]
             if None in names:
-                raise _schema_error(f"an unknown type {type_value!r}", path, "a type of JSON Schema or of BFCL")
+                raise _schema_error(f"unknown type {type_value!r}", path, "a type of JSON Schema or of BFCL")
             return {} if "" in names else {"type": sorted({str(name) for name in names})}
         if not isinstance(type_value, str):
-            raise _schema_error(f"a type that is {type(type_value).__name__}", path, "the name of a type")
+            raise _schema_error(f"the type is {type(type_value).__name__}", path, "the name of a type")
         schema = _parse_type(type_value, path)
         if node.get("nullable") is True and isinstance(schema.get("type"), str):  # OpenAPI 3.0
             schema["type"] = [schema["type"], "null"]
@@ -259,7 +259,7 @@ class _Reader:
         required = node.get("required")
         names = required if isinstance(required, list) else []
         if not isinstance(required, (list, bool, type(None))) or not all(isinstance(part, str) for part in names):
-            raise _schema_error(f"required that is {required!r}", path, "a list of names")
+            raise _schema_error(f"required is {required!r}", path, "a list of names")
         source_properties = node.get("properties")
         parts: Mapping[str, Any] = source_properties if isinstance(source_properties, Mapping) else {}
         described_parts = {name: part for name, part in parts.items() if isinstance(part, Mapping)}
@@ -268,7 +268,7 @@ class _Reader:
         absent = [name for name in names if "properties" in node and name not in properties]
         if absent:
             raise _schema_error(
-                f"required names {absent[0]!r}, which is no property", path, "a name among the properties"
+                f"required lists {absent[0]!r}, which is not a property", path, "a name among the properties"
             )
         return {"required": names} if names else {}
 
@@ -279,20 +279,20 @@ class _Reader:
         if not patterns:
             return
         if not isinstance(patterns, Mapping) or set(patterns) - {"^(.*)$", "^.*$", ".*", ""} or len(patterns) > 1:
-            raise _schema_error("patternProperties", path, "additionalProperties, which every reader of schemas knows")
+            raise _schema_error("patternProperties", path, "additionalProperties instead")
         ((_, pattern_schema),) = patterns.items()
         schema["additionalProperties"] = self.read_node(pattern_schema, (*path, "patternProperties"))
 
     def _resolve_reference(self, target: object, siblings: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         """Resolves a local reference in place; its sibling keywords apply too."""
         if not isinstance(target, str) or not target.startswith("#"):
-            raise _schema_error(f"a reference to {target!r}", path, "a local one (#/$defs/NAME); none is fetched")
-        if target in self.open_references:
-            raise _schema_error(f"a recursive reference to {target!r}", path, "a schema that is a finite tree")
-        if len(self.open_references) >= MAX_DEPTH:
             raise _schema_error(
-                "references that name references", path, f"at most {MAX_DEPTH} of them, one inside the other"
+                f"reference to {target!r}", path, "a local reference (#/$defs/NAME); remote references are not fetched"
             )
+        if target in self.open_references:
+            raise _schema_error(f"recursive reference to {target!r}", path, "a schema that is a finite tree")
+        if len(self.open_references) >= MAX_DEPTH:
+            raise _schema_error("chain of references is too long", path, f"at most {MAX_DEPTH} nested references")
         node: Any = self.root
         for part in target.lstrip("#").split("/")[1:]:
             part = part.replace("~1", "/").replace("~0", "~")
@@ -301,7 +301,7 @@ class _Reader:
             elif isinstance(node, Mapping) and part in node:
                 node = node[part]
             else:
-                raise _schema_error(f"an unresolved reference to {target!r}", path, "something that the schema holds")
+                raise _schema_error(f"unresolved reference to {target!r}", path, "a definition in the schema")
         self.open_references.append(target)
         resolved = self.read_node(node, path)
         self.open_references.pop()
@@ -322,17 +322,17 @@ def _check_keywords(schema: Mapping[str, Any], path: tuple[str, ...]) -> None:
     """Checks the values of keywords that hold no schema."""
     for key, value in schema.items():
         if key == "enum" and not isinstance(value, list):
-            raise _schema_error("an enum that is no list", path, "a list of values")
+            raise _schema_error("enum is not a list", path, "a list of values")
         if key in ("uniqueItems",) and not isinstance(value, bool):
-            raise _schema_error(f"{key} that is {value!r}", path, "true or false")
+            raise _schema_error(f"{key} is {value!r}", path, "true or false")
         if key.lower().startswith(("min", "max", "exclusive", "multiple")):
             number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
             counted = key.endswith(("Items", "Length", "Properties", "Contains"))
             if not number or (counted and value < 0) or (key == "multipleOf" and value <= 0):
-                raise _schema_error(f"{key} that is {value!r}", path, "a number that makes sense there")
+                raise _schema_error(f"{key} is {value!r}", path, "a valid number")
     dependencies = schema.get("dependentRequired", {})
     if not isinstance(dependencies, Mapping) or not all(isinstance(names, list) for names in dependencies.values()):
-        raise _schema_error("dependentRequired that is no object of lists", path, "names by name")
+        raise _schema_error("dependentRequired is not an object of lists", path, "names by name")
 
 
 def _is_required_flat(parameter: Mapping[str, Any]) -> bool:
@@ -416,9 +416,11 @@ def compile_pattern(pattern: object, path: tuple[str, ...] = ()) -> Callable[[st
             return matches
     except (pyarrow.ArrowInvalid, UnicodeError) as error:
         raise _schema_error(
-            f"the pattern {pattern!r}", path, "a regular expression without look-around or references"
+            f"unsupported pattern {pattern!r}", path, "a regular expression without look-around or references"
         ) from error
-    raise _schema_error(f"the pattern {str(pattern)[:80]!r}", path, "a regular expression of at most 1,000 characters")
+    raise _schema_error(
+        f"unsupported pattern {str(pattern)[:80]!r}", path, "a regular expression of at most 1,000 characters"
+    )
 
 
 MAX_VALUES = 200_000  # most values in the arguments of a call
@@ -457,12 +459,12 @@ def check_tools(tools: Sequence[Tool], *, dotted: bool = False) -> tuple[Problem
     for number, tool in enumerate(tools):
         path = f"tools[{number}]"
         if tool.name in names:
-            problems.append(Problem(path, f"the name {tool.name!r} is given twice", "a call would have two meanings"))
+            problems.append(Problem(path, f"tool name {tool.name!r} occurs twice", "use unique tool names"))
         names.add(tool.name)
         parts = tool.name.split(".") if dotted else [tool.name]
         if len(tool.name) > 64 or not all(LEGAL_NAME.fullmatch(part) for part in parts):
-            hint = "use at most 64 letters, digits, _ and -, no digit first"
-            problems.append(Problem(path, f"{tool.name[:80]!r} is no legal name", hint))
+            hint = "use at most 64 letters, digits, _ and -, without a digit first"
+            problems.append(Problem(path, f"{tool.name[:80]!r} is not a legal name", hint))
         try:
             json_schema(tool.parameters)
         except SampleInvalid as error:
@@ -474,7 +476,7 @@ def _canonical_schema(parameters: Mapping[str, Any]) -> str:
     try:
         return canonical_json(dict(parameters))
     except (TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid("a schema that is no JSON", value=str(error), expected="JSON values") from error
+        raise SampleInvalid("the schema is not JSON", value=str(error), expected="JSON values") from error
 
 
 @lru_cache(2048)

@@ -51,11 +51,19 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
 
+    `(p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)` with the rate p.
+
     Raises:
         ConfigError: no items, or more successes than items.
+
+    >>> interval = wilson_interval(8, 10)
+    >>> interval.mean, round(interval.low, 3), round(interval.high, 3)
+    (0.8, 0.49, 0.943)
     """
     if n < 1 or not 0 <= successes <= n:
-        raise ConfigError("no success rate", value=(successes, n), expected="0 <= successes <= n and n >= 1")
+        raise ConfigError(
+            "cannot compute a success rate", value=(successes, n), expected="0 <= successes <= n and n >= 1"
+        )
     z, rate = _NORMAL.inv_cdf(0.5 + level / 2), successes / n
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
@@ -94,6 +102,9 @@ def paired_interval(
     Raises:
         BatchMismatch: lengths differ.
         ConfigError: there are no items.
+
+    >>> paired_interval([1, 1, 0, 1], [0, 1, 0, 0], rng=np.random.default_rng(0)).mean
+    0.5
     """
     difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64) if len(a) == len(b) else None
     lengths = [len(a), len(b), *(len(labels) for labels in levels), *([len(strata)] if strata is not None else [])]
@@ -151,13 +162,18 @@ def crossed_interval(
     Raises:
         BatchMismatch: shapes differ.
         ConfigError: there are no scores, or weights are not positive.
+
+    >>> a, b = [[1, 1, 0], [1, 0, 0]], [[0, 1, 0], [1, 0, 0]]
+    >>> interval = crossed_interval(a, b, kinds=["x", "y", "z"], rng=np.random.default_rng(0))
+    >>> round(interval.mean, 3), interval.n
+    (0.167, 6)
     """
     labels = list(strata) if strata is not None else [""] * len(kinds)
     difference = _subtract_scores(a, b, kinds=kinds, labels=labels)
     shares = {label: 1.0 if weights is None else float(weights.get(label, nan)) for label in labels}
     if not difference.size or not all(share > 0 for share in shares.values()):
         raise ConfigError(
-            "nothing to compare",
+            "not enough data to compare",
             value=difference.shape if weights is None else dict(weights),
             expected="at least one seed and task, and a positive weight for each stratum",
         )
@@ -183,9 +199,16 @@ def sign_flip_p_value(differences: Sequence[float]) -> float:
 
     Raises:
         ConfigError: there are no differences, or more than 22.
+
+    >>> sign_flip_p_value([1.0, 2.0, 3.0])
+    0.25
     """
     if not 1 <= len(differences) <= _MAX_FLIPS:
-        raise ConfigError("no exact test", value=len(differences), expected=f"1 to {_MAX_FLIPS} differences")
+        raise ConfigError(
+            "number of differences out of range for an exact test",
+            value=len(differences),
+            expected=f"1 to {_MAX_FLIPS} differences",
+        )
     sums = np.zeros(1)
     for size in np.abs(np.asarray(differences, dtype=np.float64)):
         sums = np.concatenate([sums + size, sums - size])

@@ -258,7 +258,7 @@ class Trajectory:
     def __post_init__(self) -> None:
         if (self.error is not None) != (self.ended_by == "error"):
             raise BatchMismatch(
-                "a trajectory has an error exactly where it ended by one", value=(self.ended_by, self.error)
+                "ended_by and error of a trajectory contradict each other", value=(self.ended_by, self.error)
             )
 
     @property

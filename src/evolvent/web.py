@@ -93,12 +93,10 @@ def build_access(
     """
     problems = []
     if token is None and not is_loopback(host):
-        message = f"{host!r} can be reached from other machines, and no token is set"
+        message = f"other machines can reach {host!r}, but no token is set"
         problems.append(Problem("host", message, "set a token, or listen on 127.0.0.1"))
     if token is not None and (len(token) < _MIN_TOKEN_LENGTH or not _TOKEN_PATTERN.fullmatch(token)):
-        message = (
-            f"a token of {len(token)} characters, expected at least {_MIN_TOKEN_LENGTH}: letters, digits and signs"
-        )
+        message = f"got {len(token)} characters, expected at least {_MIN_TOKEN_LENGTH} letters, digits and signs"
         problems.append(
             Problem("token", message, 'python -c "import secrets; print(secrets.token_urlsafe())" makes one')
         )
@@ -143,7 +141,7 @@ class _Guard:
             and self._bearer is not None
             and not self._has_valid_token(headers.get(b"authorization", b""))
         ):
-            problem = AccessDenied("no token, or a wrong one", expected="Authorization: Bearer TOKEN")
+            problem = AccessDenied("missing or wrong token", expected="Authorization: Bearer TOKEN")
         if problem is not None:
             return await _refuse(scope, send, problem)
         if kind == "http" and (b"content-length" in headers or b"transfer-encoding" in headers):
@@ -161,9 +159,13 @@ class _Guard:
         host = headers.get(b"host", b"")
         if host not in self._known and not self._is_known_host(host):
             name = host.decode("latin-1")
-            return AccessDenied("a Host that is not ours", value=name, expected="the name this server is known by")
+            return AccessDenied("unknown Host", value=name, expected="the host name of this server")
         if origin is not None and not self._is_allowed_origin(origin.lower(), host.lower()):
-            return AccessDenied("a page of another site", value=origin.decode("latin-1"), expected="no foreign Origin")
+            return AccessDenied(
+                "request from another site",
+                value=origin.decode("latin-1"),
+                expected="no Origin, or the Origin of this server",
+            )
         return None
 
     def _is_known_host(self, header: bytes) -> bool:
@@ -212,11 +214,11 @@ class _Guard:
         if len(body) > self._limit:
             raise self._too_large(len(body))
         if is_too_deep(body, self._access.depth):
-            raise LimitExceeded("a body that is nested too deeply", expected=f"at most {self._access.depth} levels")
+            raise LimitExceeded("the body is nested too deeply", expected=f"at most {self._access.depth} levels")
         return body
 
     def _too_large(self, size: object) -> LimitExceeded:
-        return LimitExceeded("a body that is too large", value=f"{size} bytes", expected=f"at most {self._limit} bytes")
+        return LimitExceeded("the body is too large", value=f"{size} bytes", expected=f"at most {self._limit} bytes")
 
 
 async def _answer_preflight(send: Send, origin: bytes) -> None:

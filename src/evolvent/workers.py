@@ -213,13 +213,15 @@ class Workers:
     ) -> None:
         numbers = (("wall_s", wall_s), ("memory_mb", memory_mb), ("most", max_processes))
         problems = [
-            Problem(f"workers.{name}", f"got {value}", "expected more than 0")
+            Problem(f"workers.{name}", f"got {value}, expected more than 0")
             for name, value in numbers
             if not 0 < value < float("inf")
         ]
         module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
         if module == "__main__" or getattr(sys.modules.get(module), name, None) is not function:
-            problems.append(Problem("workers.function", f"got {module}:{name}", "expected one at the top of a module"))
+            problems.append(
+                Problem("workers.function", f"got {module}:{name}, expected a function at the top level of a module")
+            )
         if problems:
             raise ConfigError(problems)
         self._words = [module, name, str(memory_mb), repr(wall_s), json.dumps(warmup_args)]
@@ -240,7 +242,9 @@ class Workers:
         try:
             message = pack_message(args)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError("arguments of a worker", value=str(error), expected="JSON values") from error
+            raise ConfigError(
+                "the arguments of the worker are not JSON", value=str(error), expected="JSON values"
+            ) from error
         worker, reusable_worker = self._free.get(), None
         try:
             if worker is not None and not worker.alive:
@@ -294,7 +298,7 @@ class _FunctionProcess(PipedProcess):
         """Waits until the function is imported and ready."""
         answer, _ = self.read_answer(Deadline(_START_S))
         if answer != {"ready": True}:
-            raise ScoringError("a grader's process does not start", value=answer.get("failed"))
+            raise ScoringError("a grader process did not start", value=answer.get("failed"))
 
     def call(self, message: bytes, wall_s: float) -> JsonObject:
         """Sends one call and returns its answer within `wall_s` seconds."""

@@ -130,7 +130,7 @@ def test_a_run_that_has_ended_speaks_by_its_model(tmp_path):
 
 def test_nobody_can_speak_yet(tmp_path):
     speaker = PolicyChat(SnapshotSource(tmp_path))
-    with pytest.raises(Incomplete, match="no policy to talk to yet"):
+    with pytest.raises(Incomplete, match="no policy has been published yet"):
         speaker.refresh()
     assert speaker.newest() is None
     publish(tmp_path, 0)
@@ -158,7 +158,7 @@ def test_a_snapshot_that_cannot_be_read_ends_no_talk(tmp_path, damage):
 def test_the_first_voice_must_be_readable(tmp_path):
     path = publish(tmp_path, 10)
     (path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(Incomplete, match="no header"):
+    with pytest.raises(Incomplete, match="does not have a safetensors header"):
         PolicyChat(SnapshotSource(tmp_path)).refresh()
 
 
@@ -195,7 +195,7 @@ def test_a_long_conversation_loses_its_middle():
     assert not marks[0] and marks[-1] and marks == sorted(marks)
     again = speaker.reply(talk, "go north")
     assert again.is_shortened and again.reply
-    with pytest.raises(ContextOverflow, match="say less"):
+    with pytest.raises(ContextOverflow, match="Shorten the message, or start a new conversation"):
         speaker.reply(talk, "go north " * 30)
     with pytest.raises(ContextOverflow):
         speaker.reply(Conversation(), "go north " * 40)
@@ -205,7 +205,7 @@ def test_a_long_conversation_loses_its_middle():
 def test_a_reply_can_be_given_up():
     speaker = PolicyChat(FixedSource(NamedPolicy(small_policy(), "small")), max_tokens=50)
     asked = []
-    with pytest.raises(EngineError, match="given up"):
+    with pytest.raises(EngineError, match="the reply was cancelled"):
         speaker.reply(Conversation(), "go north", stop=lambda: bool(asked.append(1)) or len(asked) == 2)
     assert speaker.reply(Conversation(), "go north").reply
 

@@ -423,10 +423,10 @@ def test_an_endpoint_acts_as_the_policy_behind_it_does():
             {"kind_words": 1, "memory": memory_of(demo("a", "pen", kind="fetch pen"))},
             "kinds of the memory have 2 words",
         ),
-        ({"think": None}, "found by thoughts"),
+        ({"think": None}, ", but this memory finds steps by thoughts"),
         ({"step_key": Key("observation")}, "step_key"),
-        ({"memory": memory_of(demo("a", "pen"), key=(THOUGHT,))}, "no whole episodes"),
-        ({"memory": StepMemory(key=[THOUGHT, METADATA])}, "without a step"),
+        ({"memory": memory_of(demo("a", "pen"), key=(THOUGHT,))}, "cannot find whole episodes"),
+        ({"memory": StepMemory(key=[THOUGHT, METADATA])}, "holds no step"),
     ],
 )
 def test_settings_that_contradict_each_other(settings, told):
@@ -435,7 +435,7 @@ def test_settings_that_contradict_each_other(settings, told):
 
 
 def test_nobody_who_could_write():
-    with pytest.raises(ConfigError, match="nobody who could write"):
+    with pytest.raises(ConfigError, match="unsupported writer"):
         writer_for("gpt")
 
 

@@ -71,7 +71,7 @@ def test_bad_input():
             grid.make_grid([FLAT], cells)
     for both in ([FLAT.fix(x=3.0), FLAT], [FLAT, FLAT.fix(x=3.0)]):
         for cells in ({"x": 5, "y": 5}, {"y": 5}):
-            with pytest.raises(ConfigError, match="x: is known to some priors only"):
+            with pytest.raises(ConfigError, match="x: only some priors know it"):
                 grid.make_grid(both, cells)
     cloud = grid.make_grid([FLAT], {"x": 5, "y": 5})
     with pytest.raises(WorldError):

@@ -264,7 +264,7 @@ def test_mistakes():
         StopReward(reward=np.inf, cost=1.0, paid_for="hope")  # type: ignore[arg-type]
     assert len(all_of_them.value.problems) == 3
     inner = PlumeSearchEnv(here, tasks, particles=20)
-    with pytest.raises(ConfigError, match="nobody tells"):
+    with pytest.raises(ConfigError, match="the setting paid_for='truth' needs the function `right`"):
         Cessation(inner, inner.belief, NEVER, paid_for="truth")
     with pytest.raises(ConfigError, match="one task or more"):
         PlumeSearchEnv(here, [])

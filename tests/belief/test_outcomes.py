@@ -74,7 +74,7 @@ def test_cells_sum_to_the_episodes(rows):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(BatchMismatch, match="differ in number"):
+    with pytest.raises(BatchMismatch, match="episodes and outcomes must have the same number, 1 or more"):
         tabulate_outcomes([True], [True, False], [1])
     with pytest.raises(BatchMismatch):
         tabulate_outcomes([], [], [])
@@ -185,5 +185,5 @@ def test_scores_are_kept_as_annotations():
         Annotation("run/1", "value", AnnotationTarget(step=0), 8.0),
     ]
     assert annotations_to_scores([*others, *rows], "run/1", "stop/entropy", looks=3).tolist() == [0.5, 0.25, math.inf]
-    with pytest.raises(ConfigError, match="no look"):
+    with pytest.raises(ConfigError, match="does not belong to any observation"):
         annotations_to_scores(rows, "run/1", "stop/entropy", looks=1)

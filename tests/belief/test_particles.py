@@ -387,7 +387,7 @@ def test_fused_arithmetic_is_the_same(kind):
 
 
 def test_fused_arithmetic_without_numba_or_on_a_gpu(monkeypatch):
-    with pytest.raises(ConfigError, match="processors"):
+    with pytest.raises(ConfigError, match="fused arithmetic runs only on the CPU"):
         draw_prior([WIDE], 5, seeds=[0], fused=True, device="cuda")
     monkeypatch.setattr("evolvent.belief.cloud.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="belief"):
@@ -437,7 +437,7 @@ def test_shapes_and_names_are_checked():
 def test_exact_moves_do_not_follow_published_ones():
     cloud = filtered(draw_prior([WIDE], 100, seeds=[0]), 15, move="published")
     assert not cloud.exact
-    with pytest.raises(ConfigError, match="exact moves after"):
+    with pytest.raises(ConfigError, match="exact moves cannot follow published moves"):
         update(cloud, np.zeros((1, 3)), np.zeros(1), sensor=SENSOR)
 
 

@@ -219,9 +219,9 @@ def test_a_chance_is_a_belief():
     assert said.stop.tolist() == [False, False, True, True]
     assert said.score.tolist() == pytest.approx([1.0, 0.5, 0.1, 0.0])
     assert summary.entropy.tolist() == pytest.approx([0.0, np.log(2), 0.3250829734, 0.0])
-    with pytest.raises(ConfigError, match="no chance"):
+    with pytest.raises(ConfigError, match="belief is not a probability"):
         probability_summary(np.array([0.5, 1.2]))
-    with pytest.raises(ConfigError, match="no chance"):
+    with pytest.raises(ConfigError, match="belief is not a probability"):
         probability_summary(np.array([np.nan]))
 
 
@@ -297,7 +297,7 @@ def test_detectors_are_read():
             parse_detector(wrong)
     with pytest.raises(ConfigError, match="did you mean 'decided'"):
         parse_detector("decide")
-    with pytest.raises(ConfigError, match="q: must be above 0"):
+    with pytest.raises(ConfigError, match=r"q: got .*, expected above 0"):
         parse_detector("agreement:2")
 
 
@@ -320,7 +320,7 @@ def test_what_a_vote_tells_a_detector():
     assert summary.entropy[0] == pytest.approx(-(0.75 * np.log(0.75) + 0.25 * np.log(0.25)))
     assert AnswerBelief(4).summarize().entropy[0] == pytest.approx(np.log(4))
     assert AnswerBelief(4).add("a").summarize().entropy[0] == 0
-    with pytest.raises(ConfigError, match="votes that cannot be"):
+    with pytest.raises(ConfigError, match="number of votes out of range"):
         AnswerBelief(2).add("a", 3)
-    with pytest.raises(ConfigError, match="votes that cannot be"):
+    with pytest.raises(ConfigError, match="number of votes out of range"):
         AnswerBelief(0)

@@ -198,7 +198,7 @@ def test_of_parts_what_is_learned_is_predicted(policy):
 
 
 def test_nothing_to_predict_is_an_error(policy):
-    with pytest.raises(ConfigError, match="no token to predict"):
+    with pytest.raises(ConfigError, match="the texts contain no token to predict"):
         measure_perplexity(policy, [], engine=Table())
 
 
@@ -393,7 +393,7 @@ def test_bare_text_ends_at_the_stop(policy):
 
 def test_a_question_that_does_not_fit_is_named(policy):
     data = [OpenQuestion("go", ("x",)), OpenQuestion(" ".join(["lamp"] * 70), ("x",))]
-    with pytest.raises(ConfigError, match=r"question 2: 1 of 2 do not fit.*74 tokens of 64"):
+    with pytest.raises(ConfigError, match=r"question 2: 1 of 2 questions .*got 74 tokens, expected at most 64"):
         measure_generation(policy, data)
     with pytest.raises(ConfigError, match="question 1"):
         measure_classification(policy, [ChoiceQuestion(" ".join(["lamp"] * 63), ("go", "take"), 0)])
@@ -499,22 +499,22 @@ def test_data_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("read", "row", "told"),
     [
-        (read_texts, "{", "is no JSON"),
-        (read_texts, "[" * 100_000, "is no JSON"),
-        (read_texts, "[1]", "is no object"),
-        (read_texts, {"txt": "a"}, "unknown key 'txt'; did you mean 'text'?"),
-        (read_texts, {"text": ""}, "text is no text"),
-        (read_texts, {"text": "a", "messages": []}, "neither or both"),
-        (read_texts, {"messages": "hi"}, "no conversation"),
-        (read_texts, {"messages": [{"role": "robot", "content": "x"}]}, "without a known role"),
-        (read_texts, {"messages": [{"role": "user", "content": "x"}]}, "got user; expected"),
+        (read_texts, "{", "not valid JSON:"),
+        (read_texts, "[" * 100_000, "not valid JSON:"),
+        (read_texts, "[1]", "not a JSON object"),
+        (read_texts, {"txt": "a"}, "unknown key 'txt'.*Did you mean 'text'?"),
+        (read_texts, {"text": ""}, "is not text"),
+        (read_texts, {"text": "a", "messages": []}, "set exactly one of text and messages"),
+        (read_texts, {"messages": "hi"}, "messages do not form a conversation"),
+        (read_texts, {"messages": [{"role": "robot", "content": "x"}]}, "the message has no known role"),
+        (read_texts, {"messages": [{"role": "user", "content": "x"}]}, "got user.*expected"),
         (read_choices, {"prompt": "p", "choices": ["a"], "answer": 0}, "list of 2 or more texts"),
         (read_choices, {"prompt": "p", "choices": ["a", "a"], "answer": 0}, "same text"),
         (read_choices, {"prompt": "p", "choices": ["a", "b"], "answer": 2}, "0 to 1"),
         (read_choices, {"prompt": "p", "choices": ["a", "b"], "answer": True}, "0 to 1"),
         (read_choices, {"prompt": "p", "choices": ["a", "b"]}, "got missing"),
-        (read_choices, {"prompt": 3, "choices": ["a", "b"], "answer": 0}, "prompt is no text"),
-        (read_questions, {"prompt": "p"}, "neither or both"),
+        (read_choices, {"prompt": 3, "choices": ["a", "b"], "answer": 0}, "is not text"),
+        (read_questions, {"prompt": "p"}, "set exactly one of text and messages"),
         (read_questions, {"prompt": "p", "references": []}, "list of 1 or more texts"),
     ],
 )
@@ -535,7 +535,7 @@ def test_all_mistakes_of_a_file_at_once(tmp_path):
     with pytest.raises(ConfigError) as caught:
         read_texts(written(tmp_path, *["{"] * 30))
     assert len(caught.value.problems) == 21 and "10 more lines" in str(caught.value.problems[-1])
-    with pytest.raises(ConfigError, match="holds no line"):
+    with pytest.raises(ConfigError, match="has no lines"):
         read_texts(written(tmp_path, ""))
     with pytest.raises(ConfigError, match="No such file"):
         read_texts(tmp_path / "none.jsonl")

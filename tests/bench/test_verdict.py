@@ -193,7 +193,7 @@ def test_other_tasks_are_refused():
     rows = dict(some["control", 2].outcomes)
     rows["maze/evo"] = [("other", "k", True), *rows["maze/evo"][1:]]
     some["control", 2] = replace(some["control", 2], outcomes=rows)
-    with pytest.raises(ConfigError, match="control played maze/evo with other tasks"):
+    with pytest.raises(ConfigError, match="control was evaluated on maze/evo with different tasks"):
         summarize_study(study(), some)
 
 

@@ -196,7 +196,7 @@ def test_an_evaluator_that_fails_leaves_the_others(tmp_path):
     assert found["wrong"]["error"]["kind"] == "EvolventError" and "ZeroDivision" in found["wrong"]["error"]["message"]
     assert found["typed"]["error"] == {
         "kind": "EngineError",
-        "message": "the model's output is not finite; got after 3 tokens",
+        "message": "the model's output is not finite: got after 3 tokens",
     }
     assert "measures" in found["perplexity"] and watcher.did == WatchCounts(evaluated=1, failed=2)
     with Watcher(tmp_path, chosen) as watcher:
@@ -215,7 +215,7 @@ def test_what_is_missing_on_this_machine_ends_the_watch(tmp_path):
 
 def test_one_watcher_a_run(tmp_path):
     with Watcher(tmp_path, [PERPLEXITY]):
-        with pytest.raises(Locked, match="watched already"):
+        with pytest.raises(Locked, match=r", or a killed watcher left evaluations\.lock behind"):
             Watcher(tmp_path, [PERPLEXITY])
     with Watcher(tmp_path, [PERPLEXITY]) as again:
         again.close()
@@ -223,9 +223,9 @@ def test_one_watcher_a_run(tmp_path):
 
 def test_bad_input_is_refused(tmp_path):
     for evaluators in ([], [PERPLEXITY, PERPLEXITY]):
-        with pytest.raises(ConfigError, match="names of their own"):
+        with pytest.raises(ConfigError, match="evaluator names are not unique"):
             Watcher(tmp_path, evaluators)
-    with pytest.raises(ConfigError, match="no run to watch"):
+    with pytest.raises(ConfigError, match="run folder not found"):
         Watcher(tmp_path / "none", [PERPLEXITY])
     with Watcher(tmp_path, [PERPLEXITY]) as watcher, pytest.raises(ConfigError, match="poll_s"):
         watch(watcher, poll_s=0)

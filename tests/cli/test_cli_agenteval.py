@@ -69,7 +69,7 @@ def test_mistakes(words, said, capsys):
 def test_another_file_is_named(tmp_path, capsys):
     (tmp_path / "x.json").write_text("[]")
     assert main(["bench", "leaderboard", str(tmp_path / "x.json")]) == 1
-    assert "is no result of agent-eval" in capsys.readouterr().err
+    assert "is not a result of agent-eval" in capsys.readouterr().err
 
 
 def test_what_a_failure_lost_is_played_again(tmp_path, capsys, monkeypatch):

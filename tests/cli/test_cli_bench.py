@@ -55,8 +55,8 @@ def test_compare_as_json(folder, capsys):
         ([], "expected one (known: agent-eval"),
         (["compar"], "did you mean 'compare'?"),
         (["compare", "nowhere"], "the following arguments are required: B"),
-        (["compare", "nowhere", "nowhere"], "nowhere is no folder"),
-        (["study", "nowhere"], "holds no frozen study"),
+        (["compare", "nowhere", "nowhere"], "nowhere is not a folder"),
+        (["study", "nowhere"], "does not hold a frozen study"),
         (["study", "nowhere", "--jsn"], "did you mean '--json'?"),
     ],
 )

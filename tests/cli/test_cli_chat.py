@@ -53,7 +53,7 @@ def test_a_conversation_that_outlives_a_snapshot(command, tmp_path):
         assert process.stdout.readline() == "-- step 10 speaks\n"
         first = says("you see a lamp")
         assert first.startswith("step 10 > ") and first.endswith("[cut at the limit]")
-        assert says("hello there").startswith("(a word that the policy's vocabulary does not have")
+        assert says("hello there").startswith("(a word is missing from the policy's vocabulary")
         publish(run, 20, keep=1)
         assert says("go north") == "-- step 20 speaks"
         assert process.stdout.readline().startswith("step 20 > ")
@@ -121,10 +121,10 @@ def test_mistakes_are_named(tmp_path, monkeypatch):
 def test_nobody_to_talk_to(tmp_path, capsys):
     (tmp_path / "run.json").write_text('{"state": "running"}')
     assert main(["chat", str(tmp_path), "--once", "go"]) == 1
-    assert "holds no policy" in capsys.readouterr().err
+    assert "does not hold a policy" in capsys.readouterr().err
     (tmp_path / "snapshots").mkdir()
     assert main(["chat", str(tmp_path), "--once", "go"]) == 1
-    assert "no policy to talk to yet" in capsys.readouterr().err
+    assert "no policy has been published yet" in capsys.readouterr().err
 
 
 def test_what_is_replied_cannot_command_the_terminal(monkeypatch):

@@ -51,9 +51,9 @@ def test_an_expert_passes_and_a_run_goes_on(problems, tmp_path, capsys):
         (["--set", "humanevl"], "did you mean 'humaneval'?"),
         (["--set", "humaneval"], "is not the humaneval of openai/human-eval"),
         (["--set", "mbpp-sanitized"], "--accept_licence"),
-        (["--agent", "policy", "--samples", "2"], "give --temperature"),
-        (["--split", "train"], "no problems of this split"),
-        (["--data", "nowhere.jsonl"], "no problems here"),
+        (["--agent", "policy", "--samples", "2"], "set --temperature 0.8"),
+        (["--split", "train"], "no problems in this split"),
+        (["--data", "nowhere.jsonl"], "no problems found"),
     ],
 )
 def test_mistakes_are_told(problems, tmp_path, capsys, words, said):

@@ -177,13 +177,13 @@ def test_a_policy_of_a_folder_writes(rows, tmp_path, capsys):
 def test_mistakes(rows, tmp_path, capsys):
     assert main(["data", "comment", str(rows), "--to", str(tmp_path / "a.csv"), "--slots", "0"]) == 2
     said = capsys.readouterr().err
-    assert "one model writes, got none" in said and "no file of rows" in said and "--slots" in said
+    assert "expected exactly one model, got none" in said and "is not a row file" in said and "--slots" in said
     assert main(["data", "comment", str(rows), "--to", "a.jsonl", "--policy", "p", "--endpoint", "u"]) == 2
     said = capsys.readouterr().err
-    assert "got two" in said and "no model is named" in said
+    assert "got two" in said and "the endpoint needs a model name" in said
     assert main(["data", "comment", str(rows), "--to", "a.jsonl", "--policy", "xs", "--density", "0.1"]) == 2
     said = ["data", "comment", str(rows), "--to", "a.jsonl", "--endpoint", "u", "--model", "m", "--dialect", "vlm"]
-    assert "--density and --aligned belong to it" in capsys.readouterr().err
+    assert "--density and --aligned need it" in capsys.readouterr().err
     assert main(said) == 2
     assert "--dialect: unknown dialect 'vlm' (did you mean 'vllm'?)" in capsys.readouterr().err
     assert main(["data", "--help"]) == 0

@@ -102,7 +102,9 @@ def test_a_policy_chooses_and_goes_on(rows, model, tmp_path, capsys):
         )
         == 1
     )
-    assert {one.get("quality") for one in read(tmp_path / "c.choice.jsonl")} == {0.0, None}, "nothing to learn from it"
+    assert {one.get("quality") for one in read(tmp_path / "c.choice.jsonl")} == {0.0, None}, (
+        "no trajectory to learn from it"
+    )
 
 
 def test_a_run_is_a_data_set(tmp_path, monkeypatch, capsys):
@@ -132,18 +134,18 @@ def test_a_run_is_a_data_set(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "--k N or --share X"),
-        (["--k", "2", "--share", "0.5"], "--k N or --share X"),
-        (["--share", "2"], "a share to 1"),
-        (["--k", "0"], "nothing can be chosen"),
+        ([], "set exactly one of --k N and --share X"),
+        (["--k", "2", "--share", "0.5"], "set exactly one of --k N and --share X"),
+        (["--share", "2"], "set --k to 1 or more, or --share above 0 and at most 1"),
+        (["--k", "0"], "selects nothing"),
         (["--k", "2", "--by", "top"], "difficulty is what a policy says"),
-        (["--k", "2", "--by", "top", "--quality", "none"], "nothing to rank by"),
+        (["--k", "2", "--by", "top", "--quality", "none"], "needs a quality to rank rows by"),
         (["--k", "2", "--quality", "hard"], "unknown quality 'hard'"),
         (["--k", "2", "--features", "policy"], "hidden states need a policy"),
         (["--k", "2", "--by", "rho", "--policy", "xs"], "--reference"),
         (["--k", "2", "--features", "policy", "--policy", "xs"], "untrained"),
         (["--k", "2", "--by", "random", "--cells", "4"], "--by dpp"),
-        (["--k", "2", "--field", "nothing"], "no row can be used"),
+        (["--k", "2", "--field", "nothing"], "no usable row"),
         (["--k", "2", "--quality", "field:prompt"], "is no number"),
         (["--k", "2", "--width", "0"], "--width"),
     ],
@@ -166,7 +168,7 @@ def test_data_are_never_written_over(rows, tmp_path, capsys):
     listed = rows.rename(tmp_path / "b.choice.jsonl")
     for data, to in ((listed, "b.choice.jsonl"), (listed, "b.parquet"), (tmp_path, "c.jsonl")):
         assert main(["data", "select", str(data), "--k", "2", "--to", to]) == 2
-        assert "is the data, or lies in its folder" in " ".join(capsys.readouterr().err.split())
+        assert "is the data or lies in its folder" in " ".join(capsys.readouterr().err.split())
     assert listed.read_bytes() == before and not (tmp_path / "c.jsonl").exists()
     assert main(["data", "select", "nowhere", "--k", "2", "--to", "c.jsonl"]) == 2
-    assert "there is nothing at nowhere" in capsys.readouterr().err
+    assert "nowhere does not exist" in capsys.readouterr().err

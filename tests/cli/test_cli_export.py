@@ -73,7 +73,7 @@ def test_a_policy_with_an_adapter_plays_its_world(tmp_path, monkeypatch, capsys)
         (["xs"], "untrained"),
         (["gone"], "unknown policy 'gone'"),
         (["model", "--test", "gone"], "nothing at gone"),
-        (["model", "--licence", "MTI"], "--licence: unknown licence 'MTI' (did you mean 'MIT'"),
+        (["model", "--licence", "MTI"], "--licence: unknown license 'MTI' (did you mean 'MIT'"),
         (["model", "--worlds", "nowhere"], "nowhere"),
         (["model", "--tokens", "200"], "context of 128"),
         (["model", "--tokens", "0"], "1 or more"),
@@ -88,4 +88,4 @@ def test_mistakes_are_told_and_nothing_is_left(model, tmp_path, capsys, words, s
 def test_a_folder_that_is_there_stays(model, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     assert main(["export", model, "--to", "out"]) == 2
-    assert "there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def test_version(capsys):
     ("words", "said"),
     [
         (["wrlds"], "error: evolvent: unknown verb 'wrlds' (did you mean 'worlds'?)\n"),
-        (["worlds"], "error: evolvent worlds: got no verb, expected one (known: list, show, play, audit, page)\n"),
+        (["worlds"], "error: evolvent worlds: missing verb (known: list, show, play, audit, page)\n"),
         (["worlds", "sohw"], "error: evolvent worlds: unknown verb 'sohw' (did you mean 'show'?)\n"),
         (["worlds", "show", "lokup"], "error: world: unknown world 'lokup' (did you mean 'lookup'?)\n"),
         (
@@ -38,7 +38,7 @@ def test_version(capsys):
         ),
         (
             ["worlds", "show", "lookup:3"],
-            "error: lookup:3: the world 'lookup' takes no option, got '3' (use 'lookup')\n",
+            "error: lookup:3: world 'lookup' does not take an option, got '3' (use 'lookup')\n",
         ),
         (["worlds", "list", "--xyz"], "error: evolvent worlds list: unknown option '--xyz' (known: --help, -h)\n"),
         (

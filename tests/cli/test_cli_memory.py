@@ -58,7 +58,7 @@ def test_trads_files(tmp_path, capsys):
 def test_mistakes(tmp_path, capsys):
     assert main(["memory"]) == 2 and main(["memory", "bild"]) == 2
     assert main(["memory", "query", str(tmp_path), "x"]) == 1
-    assert "holds no memory" in capsys.readouterr().err
+    assert "does not hold a memory" in capsys.readouterr().err
     write_jsonl([episode(0)], tmp_path / "some.jsonl")
     build = ["memory", "build", str(tmp_path / "some.jsonl"), "--to", str(tmp_path / "m")]
     assert main([*build, "--key", "thouht"]) == 2

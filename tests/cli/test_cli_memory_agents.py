@@ -81,7 +81,7 @@ def test_the_family(memory, tmp_path, capsys, system):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--agent", "expert"], "for the agents policy and endpoint"),
+        (["--agent", "expert"], "--memory.folder cannot be used with --agent"),
         (["--agent", "policy", "--memory.system", "tard"], "'trad'"),
         (["--agent", "policy", "--memory.num_examples", "0"], "memory.num_examples: got '0'"),
     ],

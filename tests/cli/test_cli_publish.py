@@ -220,17 +220,17 @@ def test_replacing(made, out, copied, tmp_path, capsys):
     to = Path(shutil.copytree(out, tmp_path / "o"))
     first = content(to)
     code, _, error = told(capsys, made, "--to", to)
-    assert code == 2 and "was published from this run before (--force replaces it)" in error
+    assert code == 2 and "already holds the publication of this run (pass --force to replace it)" in error
     assert content(to) == first
     assert told(capsys, made, "--to", to, "--force")[0] == 0
     assert card(to)[0]["license"] == "other" and "LICENSE" not in content(to)
     (to / ".git").mkdir()
     code, _, error = told(capsys, made, "--to", to, "--force")
-    assert code == 2 and "holds files that were not published: .git (move them away)" in error
+    assert code == 2 and "holds files that evolvent did not publish: .git (move them away)" in error
     (to / ".git").rmdir()
     (copied / "run.json").write_text(json.dumps({"method": "agentevol", "seed": 1}), encoding="utf-8")
     code, _, error = told(capsys, copied, "--to", to, "--force")
-    assert code == 2 and "was published from another run (name another folder)" in error
+    assert code == 2 and "holds the publication of another run (choose another folder)" in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o", "run"]
 
 
@@ -239,9 +239,9 @@ def test_a_folder_of_others_is_left_alone(made, tmp_path, capsys, force):
     (tmp_path / "mine.txt").write_text("x", encoding="utf-8")
     (tmp_path / "evolvent.json").write_text('{"published": []}', encoding="utf-8")
     code, _, error = told(capsys, made, "--to", tmp_path, *force)
-    assert (code, error.count("\n")) == (2, 1) and "is not empty and was not published before" in error
+    assert (code, error.count("\n")) == (2, 1) and "is not empty and does not hold a publication" in error
     code, _, error = told(capsys, made, "--to", tmp_path / "mine.txt", *force)
-    assert code == 2 and "is no folder" in error
+    assert code == 2 and "is not a folder" in error
     assert told(capsys, made, "--to", made / "model")[0] == 2, "nor is the run's own"
     (tmp_path / "empty").mkdir()
     assert told(capsys, made, "--to", tmp_path / "empty")[0] == 0
@@ -303,12 +303,13 @@ def test_everything_wrong_at_once(made, tmp_path, capsys):
     assert (code, shown) == (2, "")
     assert error.splitlines() == [
         "error: 3 problems",
-        "  --license: unknown licence 'Apache-20' (did you mean 'Apache-2.0'?; your own is LicenseRef-NAME)",
-        f"  --to: {tmp_path} is not empty and was not published before (name another folder)",
+        "  --license: unknown license 'Apache-20' "
+        "(did you mean 'Apache-2.0'?; write LicenseRef-NAME for a custom license)",
+        f"  --to: {tmp_path} is not empty and does not hold a publication (choose another folder)",
         "  --arm: unknown arm 'evolv' (did you mean 'evolve'?)",
     ]
     code, _, error = told(capsys, tmp_path / "nowhere", "--to", tmp_path, "--license", "no")
-    assert code == 2 and error.startswith("error: 3 problems") and "is no run" in error
+    assert code == 2 and error.startswith("error: 3 problems") and "is not a run" in error
     code, _, error = told(capsys, made, "--too", tmp_path, "--rounds", "1")
     assert code == 2 and "did you mean '--to'?" in error and "did you mean '--round'?" in error
 
@@ -316,19 +317,19 @@ def test_everything_wrong_at_once(made, tmp_path, capsys):
 def test_policies_that_are_not_there(made, copied, tmp_path, capsys):
     code, _, error = told(capsys, made, "--to", tmp_path / "o", "--round", "7")
     assert (code, error.count("\n")) == (2, 1)
-    assert "the arm 'evolve' has no policy of round 7 (known: 0, 1)" in error
+    assert "arm 'evolve' has no policy of round 7 (known: 0, 1)" in error
     shutil.rmtree(next((copied / "stages").glob("base-0-fit-*")) / "policy")
     code, _, error = told(capsys, copied, "--to", tmp_path / "o", "--round", "0")
-    assert code == 2 and "does not hold stages/base-0-fit-" in error
+    assert code == 2 and "no longer holds stages/base-0-fit-" in error
     shutil.rmtree(copied / "model")
     lines = (copied / "stages.jsonl").read_text(encoding="utf-8").splitlines()
     evil = json.dumps({**json.loads(lines[2]), "name": "../../../etc"})
     (copied / "stages.jsonl").write_text("\n".join([*lines[:2], evil, lines[3], ""]), encoding="utf-8")
     code, _, error = told(capsys, copied, "--to", tmp_path / "o")
-    assert code == 2 and "does not hold stages/../../../etc/policy" in error
+    assert code == 2 and "no longer holds stages/../../../etc/policy" in error
     (copied / "stages.jsonl").write_text("", encoding="utf-8")
     code, _, error = told(capsys, copied, "--to", tmp_path / "o")
-    assert code == 2 and "holds no policy: its ledger has no finished fit" in error
+    assert code == 2 and "does not hold a policy: no training stage has finished" in error
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -337,7 +338,7 @@ def test_links_and_broken_models_are_refused(copied, tmp_path, capsys):
     weights.rename(tmp_path / "elsewhere.safetensors")
     weights.symlink_to(tmp_path / "elsewhere.safetensors")
     code, _, error = told(capsys, copied, "--to", tmp_path / "o")
-    assert code == 1 and "holds links, which are not published" in error
+    assert code == 1 and "holds links, which cannot be published" in error
     weights.unlink()
     weights.write_bytes((tmp_path / "elsewhere.safetensors").read_bytes()[:5000])
     code, _, error = told(capsys, copied, "--to", tmp_path / "o")

@@ -75,5 +75,5 @@ def test_new_folders(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     assert choose_run_folder("evolve", tmp_path / "mine") == tmp_path / "mine"
     (tmp_path / "mine" / "run.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already holds a run"):
         choose_run_folder("evolve", tmp_path / "mine")

@@ -89,8 +89,11 @@ def test_a_stopped_run_goes_on_as_its_own_method(tmp_path, capsys, monkeypatch):
         (("--method", "podad"), "unknown method 'podad' (did you mean 'poad'?)"),
         (("--method", "grpo", "--rl.kinds", "dapo"), "unknown key 'rl.kinds' (did you mean 'rl.kind'?)"),
         (("--method", "poad", "--worlds", "lokup"), "unknown world 'lokup' (did you mean 'lookup'?)"),
-        (("--method", "twosome", "--rl.kl", "0.1"), "a choice among listed actions has no kl, choose or top_k"),
-        (("--method", "poad", "--worlds", "lookup", "--demonstrations", "99999"), "to be demonstrated"),
+        (
+            ("--method", "twosome", "--rl.kl", "0.1"),
+            "kl, choose and top_k cannot be used when the policy chooses among listed actions",
+        ),
+        (("--method", "poad", "--worlds", "lookup", "--demonstrations", "99999"), "training tasks"),
         (("--method", "poad", "--rl.practice.temperature", "0"), "expected"),
     ],
 )

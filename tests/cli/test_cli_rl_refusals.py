@@ -15,7 +15,10 @@ def refused(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--method", "twosome", "--worlds", "problems"), "'problems' lists no actions, and twosome chooses"),
+        (
+            ("--method", "twosome", "--worlds", "problems"),
+            "twosome chooses among listed actions, but world 'problems' does not list actions",
+        ),
         (
             ("--method", "ppo", "--worlds", "problems", "--rl.practice.restrict_to_admissible", "true"),
             "rl.practice.restrict_to_admissible chooses",

@@ -111,8 +111,8 @@ def test_the_stored_settings_resolve_to_themselves(work):
     ("words", "code", "said"),
     [
         (["eval", "WORK/taught", "--worlds", "crafting"], 1, "does not know"),
-        (["eval", "WORK/shown"], 1, "shown holds no policy"),
-        (["eval", "WORK"], 1, "is no model folder"),
+        (["eval", "WORK/shown"], 1, "shown does not hold a policy"),
+        (["eval", "WORK"], 1, "is not a model folder: config.json is missing"),
         (
             ["collect", "--resume", "WORK/taught"],
             2,
@@ -124,7 +124,7 @@ def test_the_stored_settings_resolve_to_themselves(work):
             2,
             "no episode to learn above the reward 1.0",
         ),
-        (["train", "WORK/shown", "--worlds", "lookup", "--to", "WORK/taught"], 2, "holds a run already"),
+        (["train", "WORK/shown", "--worlds", "lookup", "--to", "WORK/taught"], 2, "already holds a run"),
         (["collect", "--worlds", "lookup", "--to", "WORK/shown"], 2, "--resume"),
     ],
 )

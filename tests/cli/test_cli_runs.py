@@ -76,7 +76,7 @@ def test_show_an_episode(run, capsys):
         "success True",
     ]
     code, _, said = out(capsys, "runs", "show", run, "--trajectory", "nobody")
-    assert code == 1 and "no trajectory of this id; got nobody" in said
+    assert code == 1 and "does not hold a trajectory with this id: got nobody" in said
 
 
 @pytest.mark.parametrize("format", ["jsonl", "messages", "agenttraj", "parquet"])
@@ -107,7 +107,7 @@ def test_records_come_back_equal(run, capsys, tmp_path):
     first, second = (Store.open(folder / "trajectories") for folder in (run, tmp_path / "again"))
     assert list(first.trajectories()) == list(second.trajectories())
     code, _, said = out(capsys, "runs", "import", tmp_path / "all.jsonl", "--to", tmp_path / "again")
-    assert code == 1 and "already has a trajectory of this id" in said
+    assert code == 1 and "already has a trajectory with this id" in said
 
 
 @pytest.mark.parametrize("format", ["jsonl", "messages", "agenttraj"])
@@ -147,7 +147,7 @@ def test_recover(run, capsys):
         (["export", "RUN"], 2, "--to"),
         (["import", "missing.jsonl", "--to", "x"], 2, "missing.jsonl is no file"),
         (["import", "RUN", "--to", "x"], 2, "first is no file"),
-        (["import", "RUN/run.parquet", "--to", "x"], 2, "run.parquet does not tell it (give jsonl, messages"),
+        (["import", "RUN/run.parquet", "--to", "x"], 2, "run.parquet (set --format to one of jsonl, messages"),
         (["recover", "nowhere"], 2, "nowhere is neither a run nor a store"),
     ],
 )

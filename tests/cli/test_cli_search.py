@@ -297,7 +297,7 @@ AWAY = ["--endpoint", "http://127.0.0.1:9/v1"]
         (["--methods", "mtcs"], "methods: got 'mtcs', expected list of 'greedy'"),
         (["--worlds", "countdwn"], "did you mean 'countdown'?"),
         (["--tiers", "sen"], "did you mean 'seen'?"),
-        (["--budgets", "0"], "budgets are 1 or more, got 0"),
+        (["--budgets", "0"], "budgets: got 0, expected 1 or more"),
         (["--budgets", "many"], "budgets: got 'many', expected list of int"),
         (["--budgets", "9,9", "--methods", "mcts,mcts"], "methods name mcts twice; budgets name 9 twice"),
         (["--budgets", "9", "--search.generated", "9"], "budgets and search.generated limit the same"),
@@ -308,7 +308,7 @@ AWAY = ["--endpoint", "http://127.0.0.1:9/v1"]
             "search (gumbel): considered (9) must be at most simulations (4)",
         ),
         (["--search.level", "span"], "has episodes of several turns"),
-        (["--worlds", "deduction"], "needs a value head, and this policy has none"),
+        (["--worlds", "deduction"], "needs a value head, but this policy has none"),
         (["--search.score", "generative", "--worlds", "deduction"], "needs ' Yes' and ' No' as single tokens"),
         (["--worlds", "deduction", "--policy", "nowhere"], "unknown policy 'nowhere'"),
         (["--worlds", "deduction", "--judge", "xs"], "unknown judge 'xs' (a model folder, or the folder of a run)"),
@@ -318,7 +318,7 @@ AWAY = ["--endpoint", "http://127.0.0.1:9/v1"]
         ([*AWAY, "--model", "m", "--policy", "."], "an endpoint gives no values: name --judge FOLDER"),
         (["--dialect", "sglan"], "dialect: got 'sglan', expected 'openai' or 'vllm' or 'sglang'"),
         (["fancy"], "unexpected 'fancy'"),
-        (["--resume", "nowhere"], "nowhere is no run: it holds no config.toml"),
+        (["--resume", "nowhere"], "nowhere is not a run: config.toml is missing"),
     ],
 )
 def test_mistakes(words, said, tmp_path, capsys):

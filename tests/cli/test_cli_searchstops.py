@@ -67,7 +67,7 @@ def test_a_run_with_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_mistakes_are_told_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     code = main([*WORDS, "--stop", "decidet,std:1", "--to", str(tmp_path / "run")])
     told = capsys.readouterr().err
-    assert code == 2 and "did you mean 'decided'" in told and "looks at places" in told
+    assert code == 2 and "did you mean 'decided'" in told and "needs positions, but votes do not have positions" in told
     assert not (tmp_path / "run").exists()
     assert main([*WORDS, "--stop", "decided,decided", "--to", str(tmp_path / "run")]) == 2
 

@@ -53,13 +53,13 @@ def test_words_files_and_presets(tmp_path):
 
 def test_every_mistake_at_once():
     assert mistakes("a", "b", "--preset", "smal", "--train.rl", "1", "--rounds", "-1") == [
-        "evolvent job: unexpected 'b' (settings look like --key value)",
+        "evolvent job: unexpected 'b' (write settings as --key value)",
         "--preset: unknown preset 'smal' (did you mean 'small'?)",
         "--train.rl: unknown key 'train.rl' (did you mean 'train.lr'?)",
         "rounds: got '-1', expected int >= 0",
     ]
     assert mistakes("--preset") == [
-        "--preset: got no value, expected one (see evolvent job --help)",
+        "--preset: missing value (see evolvent job --help)",
         "data: is required",
     ]
 
@@ -67,7 +67,7 @@ def test_every_mistake_at_once():
 def test_resuming_keeps_the_settings(tmp_path):
     run = tmp_path / "run"
     (only,) = mistakes("--resume", str(run))
-    assert f"{run} is no run" in only
+    assert f"{run} is not a run" in only
     run.mkdir()
     (run / "config.toml").write_text(to_toml(Job(data="d", rounds=7)), encoding="utf-8")
     assert read("--resume", str(run)) == ParsedCommand(Job(data="d", rounds=7), run)
@@ -75,7 +75,7 @@ def test_resuming_keeps_the_settings(tmp_path):
     assert "keeps its settings" in mistakes("--resume", str(run), "--preset", "large")[0]
     (run / "run.json").write_text('{"verb": "other"}', encoding="utf-8")
     (only,) = mistakes("--resume", str(run))
-    assert "is a run of evolvent other, not of evolvent job (go on with: evolvent other --resume" in only
+    assert "is a run of evolvent other, not of evolvent job (use: evolvent other --resume" in only
 
 
 def test_a_misspelt_option_is_told_from_a_setting():

@@ -104,7 +104,7 @@ def test_saved_policies_play_as_they_did(run, tmp_path, capsys):
     [
         (["train", "agdc", "--agdc.algorithm", "ddpg"], "heading"),
         (["train", "agdc", "--planners", '["infotaxi"]'], "infotaxis"),
-        (["bench", "seek", "--policies", '["nowhere"]'], "no policy of AGDC"),
+        (["bench", "seek", "--policies", '["nowhere"]'], "the folder does not hold an AGDC policy"),
         (["bench", "seek", "--detector", "decided"], "left"),
     ],
 )

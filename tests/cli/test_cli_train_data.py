@@ -167,15 +167,15 @@ def test_p3_takes_other_selectors(place, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["p3", "nowhere.jsonl"], "there is nothing at nowhere.jsonl"),
+        (["p3", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         (["p3"], "data"),
         (["hammer", "p3.jsonl"], "holds no sample of function calls"),
         (["comments", "p3.jsonl"], "holds no code"),
         (["hammer", "hammer.jsonl", "--hammer.style", "random"], "--hammer.style snake"),
         (["hammer", "hammer.jsonl", "--preset", "published"], "--hammer.style snake"),
-        (["p3", "comments.jsonl"], "no row is a demonstration"),
+        (["p3", "comments.jsonl"], "the data contain no demonstration"),
         (["p3", "p3.jsonl", "--p3.count", "0"], "p3.count"),
-        (["p3", "p3.jsonl", "--context", "16", "--policy", "gone"], "context of its own"),
+        (["p3", "p3.jsonl", "--context", "16", "--policy", "gone"], "already has a context length"),
         (["p3", "p3.jsonl", "--policy", "gone"], "unknown policy 'gone'"),
         (["p3", "p3.jsonl", "--worlds", "nowhere"], "nowhere"),
         (["p3", "p3.jsonl", "--test", "gone"], "nothing at gone"),

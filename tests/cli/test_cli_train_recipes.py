@@ -218,23 +218,26 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
         ),
         (("sft", "DATA/shown", "--worlds", "lookup"), ["unknown world 'crafting' (known: lookup)"]),
         (("sft", "DATA/shown", *WORLD, "--threshold", "1"), ["no episode to learn above the reward 1.0 (lower"]),
-        (("sft", "DATA/taught", *OWN), ["taught is a run that holds no episodes"]),
-        (("sft", "empty.jsonl", *OWN), ["empty.jsonl holds no line of JSON"]),
-        (("sft", "junk.jsonl", *OWN), ["junk.jsonl holds no line of JSON: junk.jsonl:1: not JSON"]),
+        (("sft", "DATA/taught", *OWN), ["taught does not hold episodes"]),
+        (("sft", "empty.jsonl", *OWN), ["empty.jsonl does not hold JSON lines"]),
+        (("sft", "junk.jsonl", *OWN), ["junk.jsonl does not hold JSON lines: junk.jsonl:1: not valid JSON"]),
         (("pretrain", "empty.txt", *OWN), ["empty.txt is empty"]),
         (("sft", "nothing", *OWN), ["nothing is an empty folder"]),
-        (("pretrain", "DATA/shown", *WORLD), ["shown holds episodes, and this recipe learns from text"]),
-        (("value", "DATA/messages.jsonl", *OWN), ["messages.jsonl holds no episodes"]),
-        (("dpo", "DATA/shown", *WORLD), ["20 episodes of", "make no pair", "--samples 4"]),
-        (("distill", "DATA/messages.jsonl", *OWN), ["teacher: no teacher is named"]),
-        (("distill", "DATA/messages.jsonl", *OWN, "--teacher", "none"), ["teacher: there is no model at none"]),
+        (("pretrain", "DATA/shown", *WORLD), ["shown holds episodes, but this recipe learns from text"]),
+        (("value", "DATA/messages.jsonl", *OWN), ["messages.jsonl does not hold episodes"]),
+        (
+            ("dpo", "DATA/shown", *WORLD),
+            ["20 episodes of", "do not form a pair: all episodes of each task are equally good", "--samples 4"],
+        ),
+        (("distill", "DATA/messages.jsonl", *OWN), ["teacher: missing teacher"]),
+        (("distill", "DATA/messages.jsonl", *OWN, "--teacher", "none"), ["teacher: no model found at none"]),
         (
             ("distill", "DATA/shown", *WORLD, "--teacher", "DATA/taught"),
-            ["taught has another tokenizer than xs: 27 and 66 tokens"],
+            ["tokenizer of taught differs from xs: 27 and 66 tokens"],
         ),
-        ((*SFT, "--to", "DATA/taught"), ["taught holds a run already"]),
-        (("sft", "DATA/messages.jsonl", "--policy", "nothing"), ["nothing is no model folder"]),
-        ((*SFT, "--context", "64"), ["a context that does not fit the policy; got 64; expected 1 to 32 tokens"]),
+        ((*SFT, "--to", "DATA/taught"), ["taught already holds a run"]),
+        (("sft", "DATA/messages.jsonl", "--policy", "nothing"), ["nothing is not a model folder"]),
+        ((*SFT, "--context", "64"), ["context out of range for the policy: got 64, expected 1 to 32 tokens"]),
         (
             (*SFT, "--parallel.tp", "3", "--parallel.pp", "5", "--optimizer.name", "adamv"),
             [
@@ -251,8 +254,8 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
             ["--parallel.shard 2 --to runs/NAME)", "torchrun --nproc-per-node 2 -m evolvent train sft "],
         ),
         ((*SFT, "--adapter.kind", "prefix", "--parallel.recompute", "true"), ["prefix tuning cannot be recomputed"]),
-        ((*SFT, "--adapter.kind", "prompt", "--parallel.tp", "2"), ["prompt does not go with tp"]),
-        ((*SFT, "--adapter.kind", "lora", "--adapter.rank", "65"), ["65 is more than the width of", "(at most 64)"]),
+        ((*SFT, "--adapter.kind", "prompt", "--parallel.tp", "2"), ["prompt cannot be combined with tp"]),
+        ((*SFT, "--adapter.kind", "lora", "--adapter.rank", "65"), ["got 65, expected at most", "(at most 64)"]),
         ((*SFT, "--adapter.kind", "lora", "--adapter.targets", "qproj"), ["(did you mean 'q_proj'?)"]),
         (
             (*SFT, "--optimizer.name", "lomo", "--train.max_tokens_per_forward", "64", "--optimizer.clip", "norm"),
@@ -322,7 +325,10 @@ def test_the_plan_says_what_would_fit(evolvent, tmp_path):
     assert "yes" in shown and "adalomo" not in shown, "what fits needs no advice"
     code, shown, _ = evolvent(*words, "0.01")
     assert code == 0 and "neither recomputation nor" in shown
-    assert evolvent(*words, "24GB")[2] == "error: --card: got '24GB', expected GiB of a device (as --plan --card 24)\n"
+    assert (
+        evolvent(*words, "24GB")[2]
+        == "error: --card: got '24GB', expected the memory of a device in GiB (for example --plan --card 24)\n"
+    )
 
 
 def test_the_plan_at_forty_columns(evolvent, monkeypatch):
@@ -340,11 +346,11 @@ def test_what_cannot_be_planned(evolvent, data, tmp_path):
     policy.tokenizer.save_pretrained(tmp_path / "gpt2")
     words = ("sft", "DATA/messages.jsonl", "--policy", "gpt2")
     code, _, error = evolvent("train", *words, "--plan")
-    assert code == 2 and "the memory of a gpt2 model cannot be planned (one process trains it" in error
+    assert code == 2 and "cannot plan the memory of a gpt2 model (train it in one process" in error
     losses, _, _ = trained(evolvent, *words, *FEW)
     assert losses[-1] < losses[0], "it is trained all the same, and not warned of"
     (tmp_path / "empty").mkdir()
-    assert "empty is no model folder" in evolvent("train", *words[:3], "empty", "--plan")[2]
+    assert "empty is not a model folder" in evolvent("train", *words[:3], "empty", "--plan")[2]
 
 
 def test_what_will_not_fit_is_warned_of(evolvent, monkeypatch):

@@ -100,15 +100,15 @@ def test_a_whole_run_and_going_on_with_it(tmp_path, capsys, name, words):
     [
         (
             ("tsllm", "--worlds", "microwave", "--demonstrations", 1, "--panel.split", "train"),
-            "of them are measured on too",
+            "training tasks are also evaluation tasks, for example",
         ),
-        (("tsllm", "--tsllm.reward", "model"), "'countdown' has no labelled pairs"),
-        (("tsllm", "--preset", "alignment", "--pairs", 0), "pairs: there are none"),
-        (("tsllm", "--tsllm.search.score", "process"), "not learned from outcomes"),
-        (("tsllm", "--tsllm.search.level", "token"), "'countdown' has episodes of several turns"),
-        (("openr", "--worlds", "countdown"), "'countdown' has episodes of several turns"),
+        (("tsllm", "--tsllm.reward", "model"), "'countdown' does not have labeled pairs"),
+        (("tsllm", "--preset", "alignment", "--pairs", 0), "pairs: the list is empty"),
+        (("tsllm", "--tsllm.search.score", "process"), "cannot learn from outcomes"),
+        (("tsllm", "--tsllm.search.level", "token"), "'countdown' has several turns"),
+        (("openr", "--worlds", "countdown"), "'countdown' has several turns"),
         (("openr", "--openr.search.score", "value"), "the judge is a process model"),
-        (("openr", "--worlds", "arithmetic", "--demonstrations", 99999), "training tasks, 99999 of them"),
+        (("openr", "--worlds", "arithmetic", "--demonstrations", 99999), "got 99999 for world"),
         (("tslm",), "unknown recipe 'tslm' (did you mean 'tsllm'?)"),
     ],
 )

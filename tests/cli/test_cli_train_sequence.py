@@ -107,11 +107,11 @@ def test_it_learns_from_a_file(tmp_path):
     said([*words, "--to", str(tmp_path / "run")])
     data = json.loads((tmp_path / "run" / "data.json").read_text())
     assert data["episodes"] == 4 and data["file"] == str(path) and len(rows(tmp_path / "run")) == 5
-    with pytest.raises(ConfigError, match="name their world"):
+    with pytest.raises(ConfigError, match="set --world to the world of the episodes"):
         said(["hopper", "--data", str(path)]) if _mujoco() else said(["cartpole", "--data", str(_choices(path, h5py))])
     with h5py.File(path, "a") as file:
         file["rewards"][0] = 5.0
-    with pytest.raises(ConfigError, match="other episodes"):
+    with pytest.raises(ConfigError, match="was trained on different episodes"):
         said(["--resume", str(tmp_path / "run")])
     with h5py.File(path, "a") as file:
         del file["rewards"]
@@ -161,7 +161,7 @@ def test_what_cannot_be(tmp_path, capsys):
     [
         (["cartpole", "--horizon", "5"], "both earn 5"),
         (["cartpole", "--learn.horizon", "60"], "learn.horizon"),
-        (["--method", "bc", "stitching", "--targets", "[3]"], "is not asked"),
+        (["--method", "bc", "stitching", "--targets", "[3]"], "does not use target returns"),
         (["cartpole", "--data", "nowhere.hdf5", "--mixture", "random"], "leave out --mixture"),
     ],
 )

@@ -41,4 +41,4 @@ def test_open(tmp_path, capsys, monkeypatch):
 
 def test_no_such_run(tmp_path, capsys):
     assert main(["view", str(tmp_path / "nowhere")]) == 2
-    assert "no run to report on" in capsys.readouterr().err
+    assert "run not found" in capsys.readouterr().err

@@ -38,11 +38,11 @@ def test_it_serves_until_it_is_interrupted(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "got no run"),
-        (["RUN", "--port", "1"], "only the viewer has it"),
-        (["RUN", "--serve", "--to", "x"], "writes no file"),
+        ([], "no run given"),
+        (["RUN", "--port", "1"], "only the viewer uses it"),
+        (["RUN", "--serve", "--to", "x"], "the viewer does not write a file"),
         (["RUN", "--serve", "--port", "70000"], "expected 0 to 65535"),
-        (["RUN", "--serve", "--tokenizer", "nowhere"], "there is nothing at nowhere"),
+        (["RUN", "--serve", "--tokenizer", "nowhere"], "nowhere does not exist"),
         (["nowhere", "--serve"], "nothing to view"),
     ],
 )

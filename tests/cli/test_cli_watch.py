@@ -102,7 +102,7 @@ def test_trouble_is_counted_in_the_exit_code(evolvent, tmp_path):
     code, said = evolvent(run, "--perplexity.data", texts, "--once")
     assert code == 1 and "step 1  perplexity  VocabularyMismatch: " in said and "evaluations that failed: 1" in said
     code, said = evolvent(tmp_path, "--perplexity.data", texts, "--once")
-    assert code == 0 and f"{tmp_path} has no snapshot" in said
+    assert code == 0 and f"{tmp_path} does not hold a snapshot" in said
 
 
 def test_every_mistake_at_once(tmp_path):
@@ -119,7 +119,7 @@ def test_every_mistake_at_once(tmp_path):
         "evoo",
     )
     assert found[0].startswith(f"{bad}:1: unknown key 'txt'") and "No such file" in found[1] and "evoo" in found[2]
-    assert "nothing to evaluate" in mistakes(str(tmp_path))[0]
-    assert "no run to watch" in mistakes(str(tmp_path / "run"), "--worlds", "lookup")[0]
+    assert "got no evaluator, expected at least one" in mistakes(str(tmp_path))[0]
+    assert "run folder not found" in mistakes(str(tmp_path / "run"), "--worlds", "lookup")[0]
     assert "did you mean 'perplexity.data'?" in mistakes(str(tmp_path), "--perplexity.dta", "x")[0]
     assert "unknown world 'lokup'" in mistakes(str(tmp_path), "--worlds", "lokup")[0]

@@ -90,7 +90,7 @@ def test_a_grader_of_a_package(installed, tmp_path):
     question = world.question(task)
     assert world.name == "graded-last" and question.demonstration == "2 + 3 = 5"
     assert world.grade("it is 5", question).correct and world.grade("it is 6", question).correct is False
-    for said, why in (("raise", "no licence"), ("none", "no Grade")):
+    for said, why in (("raise", "no licence"), ("none", "did not return a Grade")):
         with pytest.raises(WorldError, match=why):
             world.grade(said, question)
     with pytest.raises(ConfigError, match="last"):
@@ -185,7 +185,7 @@ def test_the_skeleton_of_a_method_works(tmp_path):
 def test_nothing_is_written_over(tmp_path, capsys):
     assert main(["new", "world", "lookup", "--to", str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert "there is a world 'lookup' already" in told and "nothing is written over" in told
+    assert "world 'lookup' already exists" in told and "choose another folder" in told
     assert main(["new", "method", "poad"]) == 2 and main(["new", "world", "Class"]) == 2
     for what, name in (("world", "task"), ("world", "none"), ("world", "script"), ("method", "run")):
         assert main(["new", what, name, "--to", str(tmp_path / "taken")]) == 2

@@ -142,7 +142,7 @@ def test_what_a_tracker_took_before_it_broke_is_not_given_again(tmp_path, kept, 
 def test_wrong_words(tmp_path, capsys):
     assert main(["runs", "track", str(tmp_path), "--to", "wandbb"]) == 2
     told = capsys.readouterr().err
-    assert "did you mean 'wandb'?" in told and "is no run" in told
+    assert "did you mean 'wandb'?" in told and "is not a run" in told
 
 
 def test_tensorboard_reads_what_was_given(tmp_path):

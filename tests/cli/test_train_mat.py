@@ -74,7 +74,7 @@ def test_what_is_measured_is_kept_and_drawn(tmp_path):
     assert sum(one.score.raw for one in episodes) / 6 == pytest.approx(row["return"][0]) and row["lost"] == 0
     page = (folder / "report.html").read_text()
     assert "<script" not in page and page.count('class="scroll frames"') == 3
-    with pytest.raises(ShapeMismatch, match="is no policy of this team"):
+    with pytest.raises(ShapeMismatch, match="does not hold a policy of this team"):
         said(["spread", "--start", str(folder), "--to", str(tmp_path / "other"), *SMALL])
 
 
@@ -172,14 +172,14 @@ def test_tasks_are_those_of_the_asked_size_and_not_those_it_is_measured_on():
         learned, measured = _list_tasks(config, "train"), _list_tasks(config, "test")
         assert all(task.kind.split()[0] == str(agents) for task in (*learned, *measured))
         assert world == "relay" or not {task.id for task in learned} & {task.id for task in measured}
-    with pytest.raises(ConfigError, match="no such tasks"):
+    with pytest.raises(ConfigError, match="has no tasks of this team size and tier"):
         _list_tasks(TrainMATConfig(world="chain", tier="longer", agents=2), "train")  # not those of 12
 
 
 def test_what_cannot_be(tmp_path):
     with pytest.raises(ConfigError, match="world"):
         said(["rescu", "--to", str(tmp_path / "a")])
-    with pytest.raises(ConfigError, match="no such tasks"):
+    with pytest.raises(ConfigError, match="has no tasks of this team size and tier"):
         said(["chain", "--agents", "99", "--to", str(tmp_path / "b")])
     with pytest.raises(ConfigError, match="tier"):
         said(["climbing", "--tier", "longer", "--to", str(tmp_path / "c")])

@@ -66,7 +66,7 @@ def test_a_part_is_written_in_the_order_of_its_tasks(tmp_path):
 
 @pytest.mark.parametrize("episodes", [lambda: played(Expert(), "test"), lambda: played(Random())])
 def test_test_tasks_and_failures_are_no_demonstrations(tmp_path, episodes):
-    with pytest.raises(SampleInvalid, match="is no demonstration of lookup"):
+    with pytest.raises(SampleInvalid, match="is not a demonstration of world"):
         write_part(tmp_path, "base", WORLD, trajectories=episodes())
     assert not list(tmp_path.rglob("*.json"))
 

@@ -197,7 +197,7 @@ def test_bad_input_is_refused_by_place():
         with pytest.raises(BatchMismatch):
             greedy_map(features, quality, 2)
     for k in (0, -1, 1.5, True):
-        with pytest.raises(ConfigError, match="cannot be chosen"):
+        with pytest.raises(ConfigError, match="expected a whole number of at least 1"):
             greedy_map(good, None, k)
     for rtol in (-1, 1, np.nan):
         with pytest.raises(ConfigError, match="rtol"):
@@ -256,7 +256,7 @@ def test_unchosen_spans_get_weight_zero():
     made = mask_spans(part, np.array([True, False, True]))
     assert made.weight.tolist() == [0, 0, 0.5, 0.5, 0, 0.5]
     assert part.weight.tolist() == [0, 0, 0.5, 0.5, 0.5, 0.5]
-    with pytest.raises(BatchMismatch, match="does not fit the spans"):
+    with pytest.raises(BatchMismatch, match="does not match the spans"):
         mask_spans(part, np.array([True]))
 
 

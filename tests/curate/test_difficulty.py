@@ -79,7 +79,7 @@ def test_bad_log_probabilities_are_refused_by_sample():
     assert mean_logprob_score([[0.0, -np.inf]]).tolist() == [0.0]
     with pytest.raises(NothingToLearn, match="sample 1 has no answer tokens"):
         mean_logprob_score([[-1.0], []])
-    with pytest.raises(NonFinite, match="sample 1 is NaN; got token 2"):
+    with pytest.raises(NonFinite, match="sample 1 is NaN: got token 2"):
         mean_logprob_score([[-1.0], [-1, -1, np.nan]])
     with pytest.raises(BatchMismatch, match="not probabilities"):
         mean_logprob_score([[0.2, 0.9]])
@@ -247,5 +247,5 @@ def test_unit_features_of_odd_pools():
     bad[1, 1] = np.nan
     with pytest.raises(NonFinite, match="row 1, column 1 is nan"):
         unit_features(bad)
-    with pytest.raises(BatchMismatch, match="no matrix"):
+    with pytest.raises(BatchMismatch, match="features do not form a matrix"):
         unit_features([1.0, 2.0])

@@ -85,7 +85,7 @@ def test_one_of_two_calls_that_can_still_be_made_is_enough():
 def test_nothing_is_left_or_nothing_was_called():
     assert drop_gold(replace(SAMPLE, tools=(WEATHER,))) is None
     assert drop_gold(replace(SAMPLE, calls=())) is None
-    with pytest.raises(SampleInvalid, match="none of the tools"):
+    with pytest.raises(SampleInvalid, match="calls the unknown tool"):
         drop_gold(replace(SAMPLE, calls=(Call("other"),)))
 
 
@@ -206,7 +206,7 @@ def test_rows_of_others_are_read_and_bad_ones_refused():
     ):
         with pytest.raises(SampleInvalid):
             row_to_sample(bad)
-    with pytest.raises(SampleInvalid, match="JSON does not have"):
+    with pytest.raises(SampleInvalid, match="holds a value that is not JSON"):
         sample_to_row(replace(SAMPLE, calls=(Call("f", {"x": float("nan")}),)))
 
 

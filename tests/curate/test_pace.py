@@ -51,12 +51,12 @@ def test_paces():
 def test_bad_input():
     assert pace_mask([], 1).tolist() == []
     for epoch, epochs in ((0, 5), (6, 5), (1, 0)):
-        with pytest.raises(ConfigError, match="no epoch"):
+        with pytest.raises(ConfigError, match="expected 1 to"):
             pace_mask(TENTHS, epoch, epochs)
     with pytest.raises(ConfigError, match=r"the share at 0\.2 is 1\.2"):
         pace_mask(TENTHS, 1, pace=lambda progress: progress + 1)
     for bad in (partial(geometric, start=0.0), partial(root, start=1.5)):
-        with pytest.raises(ConfigError, match="no share to begin with"):
+        with pytest.raises(ConfigError, match="expected 0 to 1"):
             pace_mask(TENTHS, 1, pace=bad)
     with pytest.raises(NonFinite, match="sample 2 is nan"):
         pace_mask([0, 1, np.nan], 1)

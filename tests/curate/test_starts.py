@@ -119,7 +119,7 @@ def test_stages_follow_one_another_and_end_at_the_beginning():
     first, second = cuts[TASK.id]
     assert order == [first, first, second, second, None, None]
     assert stage_starts([Start(TASK)], {}, iteration=1, iterations=6)[0].branch is None
-    with pytest.raises(ConfigError, match="give 1 to 6"):
+    with pytest.raises(ConfigError, match="expected 1 to 6"):
         stage_starts([Start(TASK)], cuts, iteration=7, iterations=6)
 
 

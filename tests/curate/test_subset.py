@@ -65,11 +65,11 @@ def test_every_layout_is_learned_where_it_should(policy):
 @pytest.mark.parametrize(
     ("row", "error"),
     [
-        ({"title": "red"}, "another form"),
-        ({"prompt": "say", "completion": " "}, "without text"),
-        ({"prompt": "say", "completion": 3}, "without text"),
+        ({"title": "red"}, "unknown row format"),
+        ({"prompt": "say", "completion": " "}, "the row has no text"),
+        ({"prompt": "say", "completion": 3}, "the row has no text"),
         ({"messages": []}, "no reply|conversation"),
-        ({"prompt": "say", "completion": "red " * 40}, "longer than the context"),
+        ({"prompt": "say", "completion": "red " * 40}, "the sequence is longer than the context"),
         ({"prompt": "say", "completion": "unheard of"}, "unheard"),
     ],
 )
@@ -91,7 +91,7 @@ def test_an_answer_alone(policy):
     bare = answer_only(part, policy)
     assert bare.ids[bare.weight > 0].tolist() == part.ids[part.weight > 0].tolist() and len(bare) < len(part)
     turns = [{"role": who, "content": "red"} for who in ("user", "assistant", "user", "assistant")]
-    with pytest.raises(SampleInvalid, match="no single answer"):
+    with pytest.raises(SampleInvalid, match="the row is not a prompt with a single answer"):
         answer_only(build_demonstration({"messages": turns}, policy, name="x"), policy)
 
 
@@ -139,7 +139,7 @@ def test_lines_of_an_open_vocabulary(tmp_path):
 
 
 def test_what_a_policy_cannot_be_asked(policy):
-    with pytest.raises(ConfigError, match="another model"):
+    with pytest.raises(ConfigError, match="a reducible loss needs a reference model"):
         PolicyMeasure(policy, "p", quality="reducible")
     strange = tiny_policy(["other"], context=32)
     with pytest.raises(ConfigError, match="tokenizer"):
@@ -159,8 +159,8 @@ def test_rows_that_cannot_be_used_keep_their_places(policy, tmp_path):
         assert known.row_indices.tolist() == [1, 3] and sorted(known.refused) == [0, 2]
         assert known.quality.tolist() == [1.0, 3.0] and len(known.features) == 2
     texts = measure_rows([{"t": "red"}, {"n": 1}, {"t": "blue"}], TextMeasure(), cache=tmp_path)
-    assert texts.row_indices.tolist() == [0, 2] and "without text" in texts.refused[1]
-    with pytest.raises(NothingToLearn, match="no row can be used"):
+    assert texts.row_indices.tolist() == [0, 2] and "the row has no text" in texts.refused[1]
+    with pytest.raises(NothingToLearn, match="no usable row"):
         measure_rows([{"n": 1}], TextMeasure(), cache=tmp_path)
 
 
@@ -219,7 +219,7 @@ def test_what_is_written(tmp_path):
     chosen = select_rows(known, 2, selector="k_centre")
     assert list(iterate_selected(rows, known, chosen)) == [rows[at] for at in sorted(chosen.indices)]
     choice = list(iterate_selected((), known, chosen, output="choice"))
-    assert [one["row"] for one in choice] == list(range(5)) and "without text" in choice[4]["why"]
+    assert [one["row"] for one in choice] == list(range(5)) and "the row has no text" in choice[4]["why"]
     ranks = {one["row"]: one["chosen"] for one in choice if one["chosen"] is not None}
     assert [ranks[at] for at in chosen.indices.tolist()] == [0, 1]
     assert choice[int(chosen.indices[0])]["gain"] is None, "infinity is no JSON"

@@ -16,7 +16,7 @@ from evolvent.engine.recompute import RecomputeEngine
 from tests.engine.models import CONTEXT, llama
 from tests.engine.test_local import random_ask
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device found")
 
 
 @pytest.mark.parametrize("keys", [1, 2, 4])

@@ -14,11 +14,11 @@ from transformers import LlamaConfig
 
 from evolvent.engine.arena import Arena
 from evolvent.engine.asks import SampleAsk
-from evolvent.engine.attention import plan
-from evolvent.engine.decoders import FusedDecoder, GraphRecorder, _Graph, find_graph_shape, pad_order
 from evolvent.engine.driver import ask_and_wait
+from evolvent.engine.fused import FusedDecoder, GraphRecorder, _Graph, find_graph_shape, pad_order
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
+from evolvent.engine.streams import plan
 from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, llama, model_of
 from tests.engine.test_local import random_ask, same_answer
 

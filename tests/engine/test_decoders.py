@@ -21,11 +21,12 @@ from transformers import (
 
 from evolvent.engine.arena import Arena
 from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
-from evolvent.engine.attention import first_adjacent_row, plan
-from evolvent.engine.decoders import FusedDecoder, ModuleDecoder, decoder_for
+from evolvent.engine.decoders import ModuleDecoder, decoder_for
 from evolvent.engine.driver import ask_and_wait
+from evolvent.engine.fused import FusedDecoder, first_adjacent_row
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
+from evolvent.engine.streams import plan
 from evolvent.errors import ConfigError
 from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, Policy, llama, model_of
 

@@ -111,7 +111,7 @@ def test_what_may_pass_is_tried_again(failure):
 
 def test_tries_end_at_the_deadline_with_the_last_failure():
     with scripted(lambda *asked: FAILURES["busy"]) as (url, script), Endpoint(url, "m", timeout_s=0.6) as endpoint:
-        with pytest.raises(EndpointError, match=r"got 503.*it says: 'busy'") as failed:
+        with pytest.raises(EndpointError, match=r"got 503.*The endpoint says: 'busy'") as failed:
             say(endpoint)
     assert failed.value.value == 503 and len(script.asked) >= 2
 
@@ -123,7 +123,7 @@ def test_a_try_that_the_deadline_cuts_hides_no_failure_before_it():
         return FAILURES["busy"]
 
     with scripted(answer) as (url, script), Endpoint(url, "m", timeout_s=0.8) as endpoint:
-        with pytest.raises(EndpointError, match=r"got 503.*it says: 'busy'"):
+        with pytest.raises(EndpointError, match=r"got 503.*The endpoint says: 'busy'"):
             say(endpoint)
     assert len(script.asked) == 2
 
@@ -151,8 +151,8 @@ def test_a_rest_longer_than_the_deadline_is_not_waited_for(after):
 
 
 LASTING = {
-    "key": (401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}, "check the key"),
-    "model": (404, {"error": {"message": "no such model", "code": "model_not_found"}}, "check the address"),
+    "key": (401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}, "Check the key"),
+    "model": (404, {"error": {"message": "no such model", "code": "model_not_found"}}, "Check the address"),
     "field": (400, {"error": {"message": "Unrecognized request argument: return_token_ids"}}, "return_token_ids"),
     "quota": (429, {"error": {"message": "pay first", "code": "insufficient_quota"}}, "pay first"),
     "page": (403, b"<html>go away</html>", "go away"),
@@ -196,11 +196,11 @@ def test_a_conversation_that_is_too_long_has_its_own_error(status, error):
 
 
 BAD_ANSWERS = {
-    "no JSON": (b"hello", "no JSON"),
-    "too deep": (b"[" * 10_000, "no JSON"),
-    "no choices": ({"object": "chat.completion"}, "without a choice"),
-    "empty choices": ({"choices": []}, "without a choice"),
-    "no text": ({"choices": [{"message": {"content": 7}}]}, "without a text"),
+    "the answer is not JSON": (b"hello", "the answer is not JSON"),
+    "too deep": (b"[" * 10_000, "the answer is not JSON"),
+    "no choices": ({"object": "chat.completion"}, "the answer has no choice"),
+    "empty choices": ({"choices": []}, "the answer has no choice"),
+    "no text": ({"choices": [{"message": {"content": 7}}]}, "the choice has no text"),
     "filtered": ({"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}, "filter"),
     "too large": (b'"' + b"x" * (17 << 20), "too large"),
 }
@@ -241,7 +241,7 @@ def test_an_answer_that_does_not_end_meets_the_deadline(manner):
     release = threading.Event()
     endless = {"content-length": "1000000"}
     with scripted(lambda *asked: (200, endless, manner(release))) as (url, _), Endpoint(url, "m", timeout_s=0.3) as one:
-        with pytest.raises(EndpointError, match=r"before the deadline; got 0\.3 s"):
+        with pytest.raises(EndpointError, match=r"before the deadline: got 0\.3 s"):
             say(one)
         release.set()
 
@@ -308,12 +308,12 @@ def test_addresses(url, base):
 
 
 BAD_SETTINGS = [
-    ({"base_url": "localhost:8000"}, "no address"),
+    ({"base_url": "localhost:8000"}, "expected the address of an endpoint"),
     ({"base_url": f"http://me:{KEY}@h/v1"}, "user or password"),
     ({"base_url": "http://h/v1?key=1"}, "query"),
-    ({"key": SecretStr("a\nb")}, "no header"),
+    ({"key": SecretStr("a\nb")}, "characters with unprintable ones"),
     ({"timeout_s": 0}, "timeout_s"),
-    ({"model": ""}, "no model"),
+    ({"model": ""}, "missing model name for"),
 ]
 
 
@@ -326,4 +326,4 @@ def test_bad_settings_are_refused(settings, said):
 
 def test_a_key_in_clear_text_to_another_machine_is_warned_of(caplog):
     Endpoint("http://10.0.0.7/v1", "m", key=SecretStr(KEY))
-    assert "clear text" in caplog.text and KEY not in caplog.text
+    assert "is sent unencrypted: use https" in caplog.text and KEY not in caplog.text

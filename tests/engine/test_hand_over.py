@@ -35,9 +35,9 @@ def test_it_is_repeated_until_it_is_taken():
     ("status", "row", "said"),
     [
         (400, {"success": False, "message": "other shapes"}, "other shapes"),
-        (404, {}, "check the address"),
-        (200, {"success": False, "message": "no"}, "not taken"),
-        (200, [], "not taken"),
+        (404, {}, "Check the address"),
+        (200, {"success": False, "message": "no"}, "the endpoint refused the weights"),
+        (200, [], "the endpoint refused the weights"),
     ],
 )
 def test_weights_that_are_not_taken(status, row, said):

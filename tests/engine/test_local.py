@@ -315,7 +315,7 @@ def test_bad_asks_are_refused_at_once(policies: dict[str, Policy]) -> None:
         engine.submit(SampleAsk(None, [], 1))
     with pytest.raises(ConfigError):
         engine.submit(SampleAsk(None, [1], 0))
-    with pytest.raises(ConfigError, match="begins another"):
+    with pytest.raises(ConfigError, match="is a prefix of another"):
         engine.submit(SampleAsk(None, [1], 3, choices=((1,), (1, 2))))
     with pytest.raises(ConfigError):
         LocalEngine(policies["llama"], slots=0)

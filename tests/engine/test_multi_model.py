@@ -132,7 +132,7 @@ def test_names_are_checked(policies):
     engine = both(policies)
     with pytest.raises(ConfigError, match="did you mean 'judge'"):
         ask_and_wait([RoutedAsk("judg", LogitsAsk(None, [1]))], engine)
-    with pytest.raises(ConfigError, match="one engine alone"):
+    with pytest.raises(ConfigError, match="the request names a model, but the engine serves only one"):
         ask_and_wait([RoutedAsk("judge", LogitsAsk(None, [1]))], LocalEngine(policies[0], slots=2))
     with pytest.raises(ConfigError):
         MultiModelEngine({})

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.engine.attention import ROWS, SPAN, STRIDE, plan
+from evolvent.engine.streams import ROWS, SPAN, STRIDE, plan
 
 ROW = st.tuples(st.integers(0, 450), st.sampled_from([1, 1, 1, 2, 3, 7, 8, 9, 40, 300]))
 

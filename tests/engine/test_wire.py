@@ -97,13 +97,13 @@ def test_weights_are_handed_over_under_their_label(kind, folder):
 FAILURES = [
     ("vllm", "two_versions", WeightsChanged, "step-1 and step-2"),
     ("sglang", "two_versions", WeightsChanged, "step-2"),
-    ("vllm", "aborted", EndpointError, "broke the reply off"),
-    ("sglang", "aborted", EndpointError, "broke the reply"),
+    ("vllm", "aborted", EndpointError, "the endpoint aborted the reply"),
+    ("sglang", "aborted", EndpointError, "the endpoint aborted the reply"),
     ("vllm", "too_long", ContextOverflow, "too long"),
     ("sglang", "too_long", ContextOverflow, "too long"),
-    ("sglang", "without_logprobs", TokensMissing, "other tokens than were written"),
-    ("sglang", "other_ids", TokensMissing, "other tokens than were written"),
-    ("sglang", "read_otherwise", EndpointError, "other tokens than it was given"),
+    ("sglang", "without_logprobs", TokensMissing, "log-probabilities do not match the generated tokens"),
+    ("sglang", "other_ids", TokensMissing, "log-probabilities do not match the generated tokens"),
+    ("sglang", "read_otherwise", EndpointError, "SGLang read a different number of tokens than it received"),
 ]
 
 
@@ -115,7 +115,7 @@ def test_replies_that_nothing_is_learned_from(kind, name, error, said):
 
 HAND_OVERS = [
     ("vllm", "not_in_development_mode", EndpointError, "404"),
-    ("vllm", "cache_is_kept", EndpointError, "is kept"),
+    ("vllm", "cache_is_kept", EndpointError, "the prefix cache of the old weights was not cleared"),
     ("vllm", "other_weights", WeightsChanged, "somebody-elses"),
     ("sglang", "refused", EndpointError, "not found"),
     ("sglang", "other_weights", WeightsChanged, "somebody-elses"),
@@ -145,7 +145,7 @@ def test_a_label_changes_with_the_weights_and_the_version_alone(folder):
         save_file({"a": changed}, folder / "model.safetensors")
         assert weights_label(folder) != first
     (folder / "model.safetensors").unlink()
-    with pytest.raises(Incomplete, match="without weights"):
+    with pytest.raises(Incomplete, match="the folder has no weights"):
         weights_label(folder)
     (copy / "evolvent.json").write_text("[]", encoding="utf-8")
     with pytest.raises(Incomplete, match="cannot be read"):
@@ -160,9 +160,9 @@ def test_labels_of_ours_are_the_same_by_their_version():
 def test_sglangs_log_probabilities_are_not_of_a_cut_distribution():
     with SglangEndpoint("http://127.0.0.1:9/v1", "m", tokens=True) as endpoint:
         for sampling in (Sampling(top_k=3), Sampling(top_p=0.9)):
-            with pytest.raises(ConfigError, match="was not cut"):
+            with pytest.raises(ConfigError, match="ignore truncated sampling"):
                 endpoint.complete([1], sampling=sampling, max_tokens=1)
-            with pytest.raises(ConfigError, match="was not cut"):
+            with pytest.raises(ConfigError, match="ignore truncated sampling"):
                 endpoint.chat([Message("user", "a")], sampling=sampling, max_tokens=1)
 
 

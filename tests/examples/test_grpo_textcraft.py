@@ -56,4 +56,4 @@ def test_a_dialect_that_nobody_speaks_is_told_at_once(tmp_path):
 def test_a_models_folder_and_recipes_are_asked_for_by_name(tmp_path):
     with Launched(1, [SCRIPT, tmp_path / "missing"], cwd=tmp_path) as process:
         assert process.wait() != [0]
-        assert "no such model folder" in process.said()
+        assert "model folder not found" in process.said()

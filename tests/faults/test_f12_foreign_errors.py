@@ -82,7 +82,7 @@ def test_missing_keys_and_wrong_types_show_what_came_back(row, wrong):
     for where in ("/create", "/step"):
         error = failing(row, where, Answer(wrong))
         assert type(error) is WorldError, where
-        assert where in str(error) and f"is {row.name!r} the dialect of this server?" in str(error)
+        assert where in str(error) and f"check that the dialect of this server is {row.name!r}" in str(error)
 
 
 @pytest.mark.parametrize("value", ["1.0", [1], {"a": 1}], ids=repr)
@@ -107,7 +107,7 @@ def test_a_step_that_was_not_scored_is_none():
 @pytest.mark.parametrize("raw", [b"", b"<html>", b"{", b"\xff\xfe", b"NaN", b'{"observation": NaN}', b"[" * 100_000])
 def test_what_is_no_json_is_an_error(raw):
     error = failing(DIALECTS["maze"], "/step", Answer(raw=raw))
-    assert "an answer that is no JSON" in str(error) and '"action":"an action"' in str(error)
+    assert "the answer is not JSON" in str(error) and '"action":"an action"' in str(error)
 
 
 @pytest.mark.parametrize("status, kind", [(500, WorldError), (404, WorldError), (422, WorldError), (502, EnvLost)])

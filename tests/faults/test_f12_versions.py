@@ -36,7 +36,7 @@ def transport(request):
 @pytest.mark.parametrize("theirs", [0, 2, 99])
 def test_the_client_refuses_a_server_of_another_version(theirs, transport):
     with serving(NativePeer(MAZE, protocol=theirs)) as url:
-        with pytest.raises(VersionMismatch, match=f"speaks version {theirs} of the protocol, this side 1") as caught:
+        with pytest.raises(VersionMismatch, match=f"uses another protocol version: got {theirs}, expected 1") as caught:
             RemoteWorld(url, transport=transport)
         assert caught.value.value == theirs and caught.value.expected == 1
 
@@ -44,7 +44,7 @@ def test_the_client_refuses_a_server_of_another_version(theirs, transport):
 @pytest.mark.parametrize("protocol", [None, "1", True, 1.0, [1]])
 def test_a_version_that_is_none(protocol):
     with serving(NativePeer(MAZE, protocol=protocol)) as url:
-        with pytest.raises(WorldError, match="no server of the native dialect"):
+        with pytest.raises(WorldError, match="the server does not speak the native dialect"):
             RemoteWorld(url)
 
 
@@ -69,7 +69,7 @@ def test_the_server_refuses_a_client_of_another_version():
 def test_a_task_of_another_version_of_the_world_is_sent_nowhere(transport):
     peer = NativePeer(MAZE)
     with serving(peer) as url, RemoteWorld(url, transport=transport) as world:
-        with pytest.raises(VersionMismatch, match=f"another version of 'maze'; got 0.9; expected {MAZE.version}"):
+        with pytest.raises(VersionMismatch, match=f"another version of 'maze': got 0.9, expected {MAZE.version}"):
             world.make(Task("maze", "0.9", dict(TASK.spec)))
         assert peer.ops("create") == 0
 

@@ -94,7 +94,7 @@ def test_a_removed_line_of_a_streamed_episode_is_seen(tmp_path):
     file = segment(path)
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:2] + lines[3:]))
-    with pytest.raises(CorruptRecord, match="misses a line") as error:
+    with pytest.raises(CorruptRecord, match="lacks a line of trajectory") as error:
         list(Store.open(path).trajectories())
     assert error.value.offset == len(lines[0] + lines[1])
 

@@ -62,7 +62,7 @@ def test_another_version_is_refused_with_both_numbers(tmp_path, version):
     file.write_bytes(raw + line_of({**newer_record(), "v": version}))
     reading = Store.open(path).trajectories()
     assert [next(reading), next(reading)] == episodes
-    with pytest.raises(UnknownSchema, match=rf"byte {len(raw)}; got {version}; expected version 1"):
+    with pytest.raises(UnknownSchema, match=rf"byte {len(raw)}: got {version}, expected version 1"):
         next(reading)
     with pytest.raises(UnknownSchema):
         Store.open(path, writing=True)
@@ -102,7 +102,7 @@ def test_a_whole_line_that_is_no_trajectory_names_it(tmp_path, broken):
     path = tmp_path / "t"
     filled(path, 1)
     segment(path).write_bytes(line_of({**newer_record(), **broken}))
-    with pytest.raises(SampleInvalid, match="'e0' is no trajectory"):
+    with pytest.raises(SampleInvalid, match="'e0' is not a trajectory"):
         list(Store.open(path).trajectories())
 
 
@@ -113,5 +113,5 @@ def test_a_newer_sealed_part_is_refused(tmp_path):
     (part,) = (path / "parquet" / "trajectories").iterdir()
     table = pq.read_table(part)
     pq.write_table(table.replace_schema_metadata({b"evolvent_schema": b"2"}), part)
-    with pytest.raises(UnknownSchema, match="got 2; expected version 1"):
+    with pytest.raises(UnknownSchema, match="got 2, expected version 1"):
         list(Store.open(path).trajectories())

@@ -54,7 +54,7 @@ def test_too_many_in_a_row_stop_and_name_the_last_good_checkpoint(tmp_path: Path
     seen: list[UpdateMetrics] = []
     with pytest.raises(NonFinite, match=r"3 updates in a row.*number 7.*trajectories t\d+.*update-000000006") as caught:
         train(tmp_path, objective=bad, on_update=seen.append, every=2, max_steps=20, max_nonfinite_steps=3)
-    assert len(seen) == 7 and "lower train.lr" in str(caught.value)
+    assert len(seen) == 7 and "ower --train.lr" in str(caught.value)
     healed = failing(lambda call: False, float("nan"))
     report, weights = train(tmp_path, objective=healed, max_steps=20, max_nonfinite_steps=3)
     assert report.finished and [update for update, _ in report.skipped] == [2, 3, 5, 6]

@@ -103,7 +103,7 @@ def test_interrupted_again_and_again(tmp_path: Path, uninterrupted: tuple[Any, l
 
 def test_another_training_is_refused(tmp_path: Path) -> None:
     train(tmp_path, max_steps=4)
-    with pytest.raises(ConfigError, match=r"another config; got lr = 0\.5; expected lr = 0\.004"):
+    with pytest.raises(ConfigError, match=r"another config: got lr = 0\.5, expected lr = 0\.004"):
         train(tmp_path, max_steps=4, lr=0.5)
     policy = small_policy(dropout=0.1)
     config = small_config(max_steps=4)

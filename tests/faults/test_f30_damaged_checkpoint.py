@@ -57,7 +57,7 @@ def test_one_flipped_byte(trained: Path, tmp_path: Path, group: str) -> None:
     data[-1] ^= 1
     file.write_bytes(bytes(data))
     resumed_refused(
-        tmp_path, HashMismatch, rf"{group}-00000\.safetensors is not what was written; got changed: \['.*norm"
+        tmp_path, HashMismatch, rf"{group}-00000\.safetensors has changed since it was written: got changed: \['.*norm"
     )
 
 
@@ -71,7 +71,7 @@ def test_another_shape(trained: Path, tmp_path: Path) -> None:
         tensors["model"]["model.norm.weight"] = torch.ones(17)
 
     rewritten(trained, tmp_path, widen)
-    resumed_refused(tmp_path, ShapeMismatch, r"'model\.norm\.weight'.*got \(17,\); expected \(16,\)")
+    resumed_refused(tmp_path, ShapeMismatch, r"'model\.norm\.weight'.*got \(17,\), expected \(16,\)")
 
 
 def test_missing_moments(trained: Path, tmp_path: Path) -> None:

@@ -38,6 +38,6 @@ def test_the_learner_does_not_cut() -> None:
         "long", np.ones(size, np.int32), none, none, ones * 0, np.zeros(size, np.int32), np.zeros(size, np.int32), ones
     )
     learner = Learner(policy, weighted_nll, small_config(), seed=0)
-    with pytest.raises(BatchMismatch, match="'long' is longer than the model's context; got 65"):
+    with pytest.raises(BatchMismatch, match="'long' is longer than the model's context: got 65"):
         learner.fit([long])
     assert learner.updates == 0

@@ -31,7 +31,7 @@ def test_parts_of_two_lengths_name_the_trajectory(name: str) -> None:
 
 def test_weights_that_are_not_finite_name_the_trajectory() -> None:
     parts = small_parts(small_policy(), 1)[0]
-    with pytest.raises(BatchMismatch, match="weight of trajectory 't0' is not finite; got inf"):
+    with pytest.raises(BatchMismatch, match="weight of trajectory 't0' is not finite: got inf"):
         replace(parts, weight=np.where(parts.weight > 0, np.float32(np.inf), parts.weight))
 
 
@@ -45,7 +45,7 @@ def test_an_id_beyond_the_vocabulary_is_refused_before_the_first_step(beyond: in
     ids[2] = wrong
     parts[3] = replace(parts[3], ids=ids)
     learner = Learner(policy, weighted_nll, small_config(), seed=0)
-    with pytest.raises(VocabularyMismatch, match=rf"'t3' has a token id.*got {wrong}; expected 0 to {known - 1}"):
+    with pytest.raises(VocabularyMismatch, match=rf"'t3' has a token id.*got {wrong}, expected 0 to {known - 1}"):
         learner.fit(parts)
     assert learner.updates == 0
 

@@ -47,7 +47,7 @@ def test_it_is_told_with_its_shape_and_the_knob_helps(data, tmp_path):
     codes, said = train(data, tmp_path)
     error = said.splitlines()[-1]
     assert codes == [1] and said.count("error: ") == 1
-    assert error.startswith("error: a batch does not fit the device's memory; got rows x tokens (3240, 7)")
+    assert error.startswith("error: a batch does not fit the device's memory: got rows x tokens (3240, 7)")
     assert "train.max_tokens_per_forward" in error and "parallel.recompute" in error
     (tmp_path / "again").mkdir()
     codes, said = train(data, tmp_path / "again", "--train.max_tokens_per_forward", 1000)

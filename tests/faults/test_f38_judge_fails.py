@@ -109,7 +109,7 @@ def test_what_was_not_judged_is_in_no_mean():
     with scripted(answer) as (url, _), Endpoint(url, "judge") as endpoint:
         found = list(judge_trajectories(answers(20), EndpointJudge(endpoint, "it is even")))
     (lost,) = [one for one in found if one.score.success is None]
-    assert lost.id == "e7" and lost.meta["judge"].startswith("VerdictUnreadable: no verdict; got hm")
+    assert lost.id == "e7" and lost.meta["judge"].startswith("VerdictUnreadable: the reply has no verdict: got hm")
     (row,) = summarize_outcomes(found)
     assert row.mean is None and row.errors == 1, "a panel with a hole in it has no mean"
 
@@ -118,7 +118,7 @@ def test_more_than_a_tenth_ends_it():
     def down(number, path, body):
         return (401, {}, {"error": "no such key"}) if number_of(body) % 4 == 1 else verdict(body)
 
-    with pytest.raises(JudgeUnavailable, match=r"too many verdicts are missing; got \d+ of \d+.*at most 10%"):
+    with pytest.raises(JudgeUnavailable, match=r"too many verdicts are missing: got \d+ of \d+.*at most 10%"):
         scores(down)
     assert scores(down, failures=FailureBudget(max_ratio=0.6))["e0"] is True
 

@@ -25,7 +25,7 @@ ROOTS = {
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("name", SEARCHES)
 def test_every_search_says_so(name, root):
-    with pytest.raises(NoLegalAction, match="there is no action to take at the root"):
+    with pytest.raises(NoLegalAction, match="no action is available at the root of the search"):
         search_functions(begun(name), ROOTS[root], lambda state: 0.5)
 
 

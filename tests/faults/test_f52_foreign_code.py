@@ -44,7 +44,7 @@ MODEL = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "m
 @pytest.mark.parametrize("model_type", ["llama", "own"])
 def test_a_model_with_code_is_refused(bringing, model_type):
     bring(bringing, "config.json", MODEL, model_type=model_type)
-    with pytest.raises(UnsafeFile, match=r"brings its own model code.*modeling_own"):
+    with pytest.raises(UnsafeFile, match=r"contains its own model code.*modeling_own"):
         load_policy(bringing)
     with pytest.raises(UnsafeFile):
         load_replacement(bringing.parent, "model", ev.tiny_policy(["go", "left"], context=32))
@@ -53,7 +53,7 @@ def test_a_model_with_code_is_refused(bringing, model_type):
 def test_the_commands_refuse_it(bringing, command):
     bring(bringing, "config.json", MODEL)
     done = command("eval", "--policy", "model", "--worlds", "lookup", cwd=bringing.parent)
-    assert done.returncode == 1 and "brings its own model code" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and "contains its own model code" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_plan_reads_the_shape_alone(bringing):

@@ -45,7 +45,7 @@ def session(server):
 
 REFUSED = {
     "no token": {},
-    "a wrong one": {"Authorization": "Bearer a-token-of-24-charactert"},
+    "missing or wrong token": {"Authorization": "Bearer a-token-of-24-charactert"},
     "another scheme": {"Authorization": f"Token {SECRET}"},
     "in a cookie": {"Cookie": f"token={SECRET}"},
     "foreign host": {**TOKEN, "Host": "evil.example"},

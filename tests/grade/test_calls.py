@@ -276,12 +276,12 @@ def test_exact_gold():
 @pytest.mark.parametrize(
     ("calls", "gold", "tools", "words"),
     [
-        ([], [GoldCall("x", {})], [tool()], "no tool"),
-        ([], [GoldCall("f", {})], [tool(), tool()], "one name"),
-        ([], [GoldCall("f", {}), GoldCall("x", {})], [tool(), tool()], "no tool"),
-        ([Call("f", {"a": 1})], [GoldCall("f", {"a": (1,)})], [tool(a="strnig")], "type that is none"),
-        ([Call("f", {"a": 1})], [GoldCall("f", {"a": (1,)})], [tool(a={"type": 5})], "type that is none"),
-        ([Call("f", {"a": [1]})], [GoldCall("f", {"a": ([1],)})], [tool(a=of("array", "whole"))], "type that is none"),
+        ([], [GoldCall("x", {})], [tool()], "an expected call names an unknown tool"),
+        ([], [GoldCall("f", {})], [tool(), tool()], "two tools have the same name"),
+        ([], [GoldCall("f", {}), GoldCall("x", {})], [tool(), tool()], "an expected call names an unknown tool"),
+        ([Call("f", {"a": 1})], [GoldCall("f", {"a": (1,)})], [tool(a="strnig")], "unknown type"),
+        ([Call("f", {"a": 1})], [GoldCall("f", {"a": (1,)})], [tool(a={"type": 5})], "unknown type"),
+        ([Call("f", {"a": [1]})], [GoldCall("f", {"a": ([1],)})], [tool(a=of("array", "whole"))], "unknown type"),
     ],
 )
 def test_items_that_are_none(calls, gold, tools, words):

@@ -32,7 +32,7 @@ def test_many_samples_stay_in_range():
 
 @pytest.mark.parametrize("wrong", [(5, 6, 1), (5, -1, 1), (5, 2, 0), (5, 2, 6), (0, 0, 1)])
 def test_numbers_that_do_not_fit(wrong):
-    with pytest.raises(ConfigError, match="no pass@k"):
+    with pytest.raises(ConfigError, match="cannot compute pass@k"):
         pass_at_k(*wrong)
 
 

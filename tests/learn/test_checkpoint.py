@@ -94,7 +94,7 @@ def test_damage_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(HashMismatch, match="COMPLETE cannot be read"):
         keeper.load()
     (path / "COMPLETE").write_text(json.dumps({"format": 1, "files": {}}))
-    with pytest.raises(UnknownSchema, match="got 1; expected 2"):
+    with pytest.raises(UnknownSchema, match="got 1, expected 2"):
         keeper.load()
     (path / "COMPLETE").unlink()
     with pytest.raises(Incomplete, match="no COMPLETE marker"):
@@ -107,7 +107,7 @@ def test_tensors_are_compared_by_name_and_shape() -> None:
     check_tensors({"b": torch.ones(3), "a": torch.ones(2)}, expected, group_name="model", missing_error=StateMissing)
     with pytest.raises(StateMissing, match=r"model has no tensor 'b'.*expected \(3,\)"):
         check_tensors({"a": torch.ones(2)}, expected, group_name="model", missing_error=StateMissing)
-    with pytest.raises(ShapeMismatch, match=r"tensor 'a'.*got \(5,\); expected \(2,\)"):
+    with pytest.raises(ShapeMismatch, match=r"tensor 'a'.*got \(5,\), expected \(2,\)"):
         check_tensors(
             {"a": torch.ones(5), "b": torch.ones(3)}, expected, group_name="model", missing_error=StateMissing
         )
@@ -143,7 +143,7 @@ def test_index_and_state_are_checked_too(tmp_path: Path) -> None:
     for name in ("index.json", "state.json"):
         whole = (path / name).read_bytes()
         (path / name).write_bytes(whole.replace(b"1", b"2", 1))
-        with pytest.raises(HashMismatch, match=f"{name} is not what was written"):
+        with pytest.raises(HashMismatch, match=f"{name} has changed since it was written"):
             keeper.load()
         (path / name).unlink()
         with pytest.raises(Incomplete, match=f"{name} is missing"):
@@ -212,7 +212,7 @@ def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     wrong = [
         (StateMissing, "optimizer state has no tensor 'v/a'", {"model": {"a": a}, "optimizer": {"m/a": m, "v/a": m}}),
         (ShapeMismatch, "model has no tensor 'b'", {"model": {"a": a, "b": a}}),
-        (ShapeMismatch, r"got \(3,\); expected \(2,\)", {"optimizer": {"m/a": m}, "model": {"a": torch.zeros(2)}}),
+        (ShapeMismatch, r"got \(3,\), expected \(2,\)", {"optimizer": {"m/a": m}, "model": {"a": torch.zeros(2)}}),
         (ShapeMismatch, "tensors that the model does not have.*'m/a'", {"model": {"a": a}, "optimizer": {}}),
         (StateMissing, "no scheduler", {"model": {"a": a}, "scheduler": {}}),
     ]

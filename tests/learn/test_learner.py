@@ -219,7 +219,7 @@ def test_refusals() -> None:
     with pytest.raises(NothingToLearn, match="0 sequences"):
         learner.fit([])
     needy = Objective("ppo", weighted_nll.loss, weighted_nll.count, limit=("kl", 0.1))
-    with pytest.raises(ConfigError, match=r"'kl' is not among"):
+    with pytest.raises(ConfigError, match=r"got 'kl', expected one of"):
         Learner(small_policy(), needy, small_config(), seed=0)
 
     def counts_otherwise(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, int]:

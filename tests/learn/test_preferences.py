@@ -122,7 +122,7 @@ def test_refused_episodes_give_way_to_others() -> None:
 
 
 def test_wrong_settings_are_listed_together() -> None:
-    with pytest.raises(ConfigError, match=r"most: must be 1 or more, got 0\nmargin: must be 0 or more, got nan"):
+    with pytest.raises(ConfigError, match=r"most: got 0, expected 1 or more\nmargin: got nan, expected 0 or more"):
         paired([], max_per_group=0, margin=float("nan"))
 
 
@@ -168,7 +168,7 @@ def test_outcomes_are_unit_scores_and_the_unscored_are_refused() -> None:
         )
     )
     assert [parts.trajectory for parts in made] == ["a-0", "d-3"] and tally.refused == 2
-    assert tally.problems[0].what.startswith("episode 'b-1' is not scored; got None")
+    assert tally.problems[0].what.startswith("episode 'b-1' is not scored: got None")
     cutting = ReadingConfig(context=6, overlong="truncate")  # its end is what is judged
     assert not list(
         read_trajectories(

@@ -201,7 +201,7 @@ def test_nothing_in_common_is_plain_rows() -> None:
 
 def test_other_columns_are_refused() -> None:
     parts = [part([1, 2, 3], [2]), replace(part([1, 2, 2], [2]), columns={})]
-    with pytest.raises(BatchMismatch, match="other columns than those beside it"):
+    with pytest.raises(BatchMismatch, match="differ from the other sequences"):
         FREE.collate(parts, [0, 1], max_tokens=100)
 
 
@@ -313,7 +313,7 @@ def test_who_shares() -> None:
         resolve_sharing(policy.model, "bucketed", alone) is None
         and resolve_sharing(policy.model, "packed", alone) is None
     )
-    with pytest.raises(ConfigError, match="layout: shared rows are learned with data parallelism alone"):
+    with pytest.raises(ConfigError, match="layout: shared rows need pure data parallelism"):
         resolve_sharing(policy.model, "shared", Parallelism(pp=2))
     policy.model.config.sliding_window = 8
     assert resolve_rl_layout("auto", policy.model) == "auto"
@@ -343,7 +343,10 @@ def test_who_shares() -> None:
 def test_models_that_would_mix_their_sequences_are_found_out(config) -> None:
     model = AutoModelForCausalLM.from_config(config)
     assert resolve_rl_layout("auto", model) == "auto" and model.training
-    with pytest.raises(ConfigError, match=f"positions as they are given, {config.model_type} has something else"):
+    with pytest.raises(
+        ConfigError,
+        match=f"explicit positions, but {config.model_type} has other layers",
+    ):
         resolve_sharing(model, "shared", Parallelism())
 
 

@@ -92,7 +92,9 @@ def test_longer_ones_are_refused_or_truncated_and_counted() -> None:
     tally = Intake()
     assert [text(parts) for parts in read(*rows, kind="text", context=5, intake=tally)] == [f"klm{END}"]
     assert (tally.rows, tally.parts, tally.refused, tally.truncated, tally.split) == (2, 1, 1, 0, 0)
-    assert str(tally.problems[0]).startswith("r0: longer than the context; got 11 tokens; expected at most 5")
+    assert str(tally.problems[0]).startswith(
+        "r0: the sequence is longer than the context: got 11 tokens, expected at most 5"
+    )
     tally = Intake()
     made = read(*rows, kind="text", context=5, overlong="truncate", intake=tally)
     assert [text(parts) for parts in made] == ["abcde", f"klm{END}"]
@@ -111,14 +113,14 @@ def test_bad_documents_are_refused_by_place_and_reason() -> None:
         assert (tally.rows, tally.parts, tally.refused) == (6, 1, 5)
         assert [problem.where for problem in tally.problems] == ["r1", "r2", "r3", "r4", "r5"]
         assert [problem.what.partition(";")[0] for problem in tally.problems] == [
-            "a document without text",
-            *["a row of another form"] * 3,
-            "text with half a character",
+            "the document has no text",
+            *["unknown row format"] * 3,
+            "text contains a lone surrogate",
         ]
     words = small_policy()
     tally = Intake()
     made = read({"text": "take a lamp"}, {"text": "take a dragon"}, kind="text", policy=words, intake=tally)
-    assert len(made) == 1 and "a word that the policy's vocabulary does not have" in tally.problems[0].what
+    assert len(made) == 1 and "a word is missing from the policy's vocabulary" in tally.problems[0].what
 
 
 @settings(deadline=None, max_examples=100)
@@ -162,7 +164,7 @@ def test_cutting_keeps_columns_and_what_is_known() -> None:
         *[getattr(parts, name) for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step", "span")],
         np.float32([0, 0, 0, 0, 0, 1]),
     )
-    with pytest.raises(SampleInvalid, match=r"nothing that is learned fits.*number 5; expected .* first 3"):
+    with pytest.raises(SampleInvalid, match=r"no learned token fits into the context.*number 5; expected .* first 3"):
         fit_to_context(late, 3, overlong="truncate")
     assert [window.ids.tolist() for window in fit_to_context(late, 4, overlong="split", overlap=1)] == [[3, 4, 5]]
 
@@ -225,19 +227,19 @@ CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments":
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"messages": [user()]}, "without a reply to learn"),
-        ({"messages": [user(), reply("")]}, "without a reply to learn"),
-        ({"messages": [user(), reply(), reply()]}, "message 2 is a reply right after a reply"),
+        ({"messages": [user()]}, "the conversation has no reply to learn"),
+        ({"messages": [user(), reply("")]}, "the conversation has no reply to learn"),
+        ({"messages": [user(), reply(), reply()]}, "message 2 is a reply that follows a reply"),
         ({"messages": [user(), reply(None, tool_calls=[CALL])]}, "it drops a turn of the assistant that calls tools"),
-        ({"messages": [user(), reply(weight=float("nan"))]}, "a weight of a reply that is no number"),
-        ({"messages": [user(), reply(weight=True)]}, "a weight of a reply that is no number"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "a message without a known role"),
-        ({"messages": [user(3), reply()]}, "content of a message that is not text"),
-        ({"messages": [user("\udfff"), reply()]}, "text with half a character"),
-        ({"messages": "hello"}, "a row of another form"),
+        ({"messages": [user(), reply(weight=float("nan"))]}, "the weight of a reply is not a number"),
+        ({"messages": [user(), reply(weight=True)]}, "the weight of a reply is not a number"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "the message has no known role"),
+        ({"messages": [user(3), reply()]}, "the content of a message is not text"),
+        ({"messages": [user("\udfff"), reply()]}, "text contains a lone surrogate"),
+        ({"messages": "hello"}, "unknown row format"),
         ({"prompt": "q", "completion": []}, "neither text nor messages"),
-        ({"text": "q"}, "a row of another form; got ['text']"),
-        (None, "a row of another form; got NoneType"),
+        ({"text": "q"}, "unknown row format: got ['text']"),
+        (None, "unknown row format: got NoneType"),
     ],
 )
 def test_bad_conversations_are_refused_by_place_and_reason(row: Any, reason: str) -> None:
@@ -283,19 +285,22 @@ def test_pairs_that_are_too_long_stay_pairs() -> None:
     made = read(short, long, hidden, short, kind="pairs", context=60, overlong="truncate", intake=tally)
     assert [parts.trajectory[:2] for parts in made] == ["r0", "r0", "r1", "r1", "r3", "r3"]
     assert (tally.refused, tally.truncated) == (1, 1) and len(made[2]) == 60
-    assert "nothing that is learned fits" in tally.problems[0].what
+    assert "no learned token fits into the context" in tally.problems[0].what
 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"prompt": "q", "chosen": "a", "rejected": "a"}, "a pair whose sides are equal; got a"),
-        ({"chosen": [user(), reply()], "rejected": [user(), reply()]}, "a pair whose sides are equal; got no reply"),
-        ({"chosen": [user(), reply()], "rejected": [user()]}, "without a reply to learn"),
-        ({"chosen": "a", "rejected": "b"}, "a pair of texts without a prompt"),
-        ({"prompt": "q", "chosen": "a"}, "a row of another form"),
-        ({"prompt": "q", "chosen": "a", "rejected": ""}, "without a reply to learn"),
-        ({"prompt": [user(), reply()], "chosen": "a", "rejected": "b"}, "a reply right after a reply"),
+        ({"prompt": "q", "chosen": "a", "rejected": "a"}, "both sides of the pair are equal: got a"),
+        (
+            {"chosen": [user(), reply()], "rejected": [user(), reply()]},
+            "both sides of the pair are equal: got no reply",
+        ),
+        ({"chosen": [user(), reply()], "rejected": [user()]}, "the conversation has no reply to learn"),
+        ({"chosen": "a", "rejected": "b"}, "the pair of texts has no prompt"),
+        ({"prompt": "q", "chosen": "a"}, "unknown row format"),
+        ({"prompt": "q", "chosen": "a", "rejected": ""}, "the conversation has no reply to learn"),
+        ({"prompt": [user(), reply()], "chosen": "a", "rejected": "b"}, "is a reply that follows a reply"),
     ],
 )
 def test_bad_pairs_are_refused_whole(row: Any, reason: str) -> None:
@@ -306,14 +311,17 @@ def test_bad_pairs_are_refused_whole(row: Any, reason: str) -> None:
 
 def test_readings_that_contradict_themselves() -> None:
     for wrong, reason in (
-        ({"kind": "pairs", "overlong": "split"}, "a pair cannot be split"),
-        ({"join": True}, "only documents"),
-        ({"overlap": 3}, "an overlap is of windows"),
-        ({"overlong": "split", "context": 8, "overlap": 8}, "must be shorter"),
+        (
+            {"kind": "pairs", "overlong": "split"},
+            "preference pairs cannot be split; set overlong to 'refuse' or 'truncate'",
+        ),
+        ({"join": True}, "only raw text documents can be joined; set join to false"),
+        ({"overlap": 3}, "overlap needs windows; set overlong to 'split' or join to true"),
+        ({"overlong": "split", "context": 8, "overlap": 8}, "overlap must be less than context"),
     ):
         with pytest.raises(ValidationError, match=reason):
             ReadingConfig(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="does not fit the policy; got 201; expected 1 to 200 tokens"):
+    with pytest.raises(ConfigError, match="context out of range for the policy: got 201, expected 1 to 200 tokens"):
         read({"text": "x"}, kind="text", context=201)
     with pytest.raises(ConfigError, match="expected 201 to 200 tokens"):
         read({"text": "x"}, kind="text", join=True, overlap=200)
@@ -389,7 +397,7 @@ def test_data_sets_of_both_kinds_are_read(data: Path, tmp_path: Path, offline: A
 
 
 def test_data_sets_that_cannot_be_read(data: Path, tmp_path: Path, offline: Any) -> None:
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError, match="not found"):
         open_dataset(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SampleInvalid, match="cannot be read as a data set"):

@@ -53,7 +53,7 @@ def test_the_count_is_of_the_batch_and_what_is_missing_is_said() -> None:
         and "soft" in repr(objective)
         and repr(objective) != repr(span_labels_objective(soft=False))
     )
-    with pytest.raises(BatchMismatch, match="two label words"):
+    with pytest.raises(BatchMismatch, match="wrong number of label tokens"):
         objective.loss(Outputs(teacher=torch.zeros(1, 3)), batch([0.5], [1.0]))
     with pytest.raises(BatchMismatch, match="label"):
         objective.loss(

@@ -129,12 +129,12 @@ def test_too_long_is_refused_and_listed() -> None:
 
 
 def test_arrays_and_unknown_words_name_the_trajectory() -> None:
-    with pytest.raises(BatchMismatch, match=r"step 0 of trajectory 't' has no text; got ndarray"):
+    with pytest.raises(BatchMismatch, match=r"step 0 of trajectory 't' has no text: got ndarray"):
         flat(trajectory(Step("you", np.zeros(2))))
     with pytest.raises(VocabularyMismatch, match=r"trajectory 't'.*world 'small'.*'dragon'"):
         flat(trajectory(Step("you see a dragon", "go")))
     ahead = Step("a", "b", generations=(generation([BOS, 9], [0, 1], extends=0),))
-    with pytest.raises(BatchMismatch, match="extends one that is not before it"):
+    with pytest.raises(BatchMismatch, match="does not extend an earlier generation"):
         flat(trajectory(ahead))
 
 
@@ -146,9 +146,9 @@ def test_check_parts_names_the_trajectory() -> None:
     (parts,) = flat(trajectory(Step("you", "go")))
     most = int(parts.ids.max())
     check_sequences([parts], vocabulary=most + 1, context=5)  # the last of its six tokens is never fed
-    with pytest.raises(BatchMismatch, match=r"'t' is longer.*got 5; expected at most 4 tokens"):
+    with pytest.raises(BatchMismatch, match=r"'t' is longer.*got 5, expected at most 4 tokens"):
         check_sequences([parts], vocabulary=most + 1, context=4)
-    with pytest.raises(VocabularyMismatch, match=rf"'t' has a token id.*got {most}; expected 0 to {most - 1}"):
+    with pytest.raises(VocabularyMismatch, match=rf"'t' has a token id.*got {most}, expected 0 to {most - 1}"):
         check_sequences([parts], vocabulary=most, context=6)
 
 

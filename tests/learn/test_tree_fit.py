@@ -57,5 +57,5 @@ def test_branches_are_part_of_the_data() -> None:
 
 def test_pipelines_and_tensors_are_refused() -> None:
     parts = rows(policy())
-    with pytest.raises(ConfigError, match="data parallelism alone"):
+    with pytest.raises(ConfigError, match="pure data parallelism"):
         RankBatcher(False, 1, 64, Mesh(tp=2), "1f1b", 0).build_batches(parts, [[0], [1]])

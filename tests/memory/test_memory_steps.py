@@ -245,7 +245,7 @@ def test_damaged_folders(tmp_path):
 
 def test_bad_input():
     empty = StepMemory(HashedNgrams(64))
-    with pytest.raises(ConfigError, match="without a step"):
+    with pytest.raises(ConfigError, match="has no steps"):
         empty.query(["x"], 1)
     memory = StepMemory.from_trajectories(episodes(), HashedNgrams(64))
     with pytest.raises(ConfigError) as raised:

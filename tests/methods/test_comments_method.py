@@ -146,7 +146,7 @@ def test_the_filters_say_why():
 
 
 def test_what_is_no_source():
-    with pytest.raises(SampleInvalid, match="half a character"):
+    with pytest.raises(SampleInvalid, match="lone surrogate"):
         Source("a", "x = '\ud800'", "python")
     with pytest.raises(ConfigError, match="pyhton"):
         Source("a", "x", "pyhton")
@@ -205,7 +205,7 @@ def test_equal_code_is_asked_about_once(policy, tmp_path):
     run, verbs = run_of(tmp_path, ANSWERS)
     with run:
         found = comment_sources(twice, policy, run=run)
-        with pytest.raises(ConfigError, match="one id"):
+        with pytest.raises(ConfigError, match="two sources have the same id"):
             comments(policy, [BARE[0]] * 2, config=CommentsConfig(), run=run)
         with pytest.raises(NothingToLearn, match="no pair"):
             comments(policy, BARE, config=CommentsConfig(), run=run)

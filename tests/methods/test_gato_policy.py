@@ -111,7 +111,7 @@ def test_the_model_reads_what_is_before():
     torch.manual_seed(0)
     model = GatoModel(GatoShape(vocabulary=(3, 5, 9, 32000, 32010), longest=4, width=16, heads=2, layers=1)).eval()
     assert model.rows(np.array([9, 3])).tolist() == [2, 0]
-    with pytest.raises(SampleInvalid, match="never learned"):
+    with pytest.raises(SampleInvalid, match="not in the trained vocabulary"):
         model.rows(np.array([4]))
     assert model.nearest(np.array([9, 32003, 32900]), low=32000).tolist() == [9, 32000, 32010]
     tokens, place = np.array([[3, 5], [9, 9]]), np.array([[0, 1]] * 2)

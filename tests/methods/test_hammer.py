@@ -96,7 +96,7 @@ def test_taught_is_what_is_read_and_what_is_written():
     assert part.ids.tolist() == [5, 6, 7, 8] and part.written.tolist() == [False, False, True, True]
     assert part.weight.tolist() == [0, 0, 0.5, 0.5] and part.span.tolist() == [-1, -1, 0, 0] and part.feed == 3
     assert build_demonstration("t", [], [7, 8]).weight.tolist() == [0, 1]
-    with pytest.raises(NothingToLearn, match="writes nothing"):
+    with pytest.raises(NothingToLearn, match="is empty"):
         build_demonstration("t", [5], [])
 
 
@@ -128,9 +128,9 @@ def test_who_saw_other_names_reads_descriptions(learned):
 
 def test_nothing_fits(policy, tmp_path):
     with run_of(tmp_path / "run", Spell()) as run:
-        with pytest.raises(NothingToLearn, match="no sample"):
+        with pytest.raises(NothingToLearn, match="no usable function-calling sample"):
             hammer(policy, [], config=HammerConfig(), run=run, prompt=Compact(), dialect=policy.dialect)
-        with pytest.raises(ConfigError, match="one id"):
+        with pytest.raises(ConfigError, match="two sources have the same id"):
             hammer(policy, [SAMPLES[0]] * 2, config=HammerConfig(), run=run, prompt=Compact(), dialect=policy.dialect)
 
 
@@ -143,5 +143,5 @@ def test_verdicts_of_texts():
         assert not verdict.valid and (not kind or verdict.kind == kind) and (calls is None) == bool(kind)
     nothing = CallSample("n", one.messages, one.tools[1:], ())
     assert grade_answer("[]", nothing, Compact())[1].valid and not grade_answer("hm (", nothing, Compact())[1].valid
-    with pytest.raises(ConfigError, match="not the same samples"):
+    with pytest.raises(ConfigError, match="hold different samples"):
         measure_robustness([], [CallAnswer(one, right, one.calls, CallGrade(True), 1)])

@@ -188,7 +188,7 @@ def test_spaces_that_do_not_fit(tmp_path):
     save_team(mat(SMALL, batch_of("team", 3)).policy.model, tmp_path)
     with pytest.raises(ShapeMismatch, match="sizes"):
         mat(SMALL, batch_of("climbing", 2), start=tmp_path)
-    with pytest.raises(ConfigError, match="another size"):
+    with pytest.raises(ConfigError, match="wrong batch size"):
         mat(SMALL, batch_of("team", 3, rows=8))
 
 

@@ -329,11 +329,17 @@ def test_a_judge_is_asked_where_it_was_trained(search, what) -> None:
 
 def test_refusals(tmp_path, babbler) -> None:
     world = Spell()
-    with run_of(tmp_path / "held", world) as run, pytest.raises(ev.ConfigError, match="measured on too"):
+    with (
+        run_of(tmp_path / "held", world) as run,
+        pytest.raises(ev.ConfigError, match="training tasks are also evaluation tasks"),
+    ):
         openr(babbler, [*tasks_of(world, 2), world.tasks("test", "seen")[0]], config=small(), run=run)
     hidden = Hidden()
     with run_of(tmp_path / "hidden", hidden) as run, pytest.raises(ev.ConfigError, match="no solution could be"):
         openr(babbler, tasks_of(hidden, 2), config=small(), run=run)
     echo = Echo()
-    with acting_run(tmp_path / "turns", echo) as run, pytest.raises(ev.ConfigError, match="responses of one turn"):
+    with (
+        acting_run(tmp_path / "turns", echo) as run,
+        pytest.raises(ev.ConfigError, match="single-turn responses, some correct and some incorrect"),
+    ):
         openr(talking(tmp_path / "talk", echo), echo.tasks("train", "seen")[:2], config=small(), run=run)

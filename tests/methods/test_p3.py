@@ -141,7 +141,10 @@ def test_samples_that_are_alike_do_not_stop_a_round(policy, pool):
 
 
 def test_what_cannot_be_chosen(policy, pool, tmp_path):
-    with run_of(tmp_path / "run", Spell()) as run, pytest.raises(NothingToLearn, match="empty pool"):
+    with (
+        run_of(tmp_path / "run", Spell()) as run,
+        pytest.raises(NothingToLearn, match="the demonstration pool is empty"),
+    ):
         p3(policy, [], config=P3Config(), run=run)
     with pytest.raises(ConfigError, match="1 to 5"):
         select_samples(policy, pool, P3Config(), number=6, seed=0)

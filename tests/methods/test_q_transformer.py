@@ -221,7 +221,7 @@ def test_what_was_cut_off_counts_as_the_least_return():
 def test_all_actions_are_looked_at_before_the_first_update():
     data = ragged(50)
     data.action[49, 1] = 1.5
-    with pytest.raises(SampleInvalid, match="outside its bins"):
+    with pytest.raises(SampleInvalid, match="action out of range"):
         q_transformer(QTransformerConfig(train={"max_steps": 1, "batch": 1}), data)
 
 

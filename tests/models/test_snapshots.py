@@ -280,7 +280,7 @@ def test_killed_at_random_moments_while_others_read(tmp_path):
 
 def test_what_cannot_be_published_changes_nothing(tmp_path):
     publish_snapshot(tmp_path, 1, writer(1))
-    with pytest.raises(Incomplete, match="no model folder"):
+    with pytest.raises(Incomplete, match="is not a model folder"):
         publish_snapshot(tmp_path, 2, lambda folder: (folder / "config.json").write_text("{}"))
     with pytest.raises(CheckpointError, match="ZeroDivisionError") as caught:
         publish_snapshot(tmp_path, 2, lambda folder: 1 / 0)
@@ -331,11 +331,11 @@ def damaged(path, kind):
 @pytest.mark.parametrize(
     ("kind", "error", "told"),
     [
-        ("cut", Incomplete, "cut short"),
+        ("cut", Incomplete, "is truncated"),
         ("missing", Incomplete, "model-00002"),
-        ("header", Incomplete, "no header"),
-        ("other", HashMismatch, "not what was published"),
-        ("gone", Incomplete, "not there"),
+        ("header", Incomplete, "does not have a safetensors header"),
+        ("other", HashMismatch, "the snapshot has changed since it was published"),
+        ("gone", Incomplete, "the newest snapshot is missing"),
     ],
 )
 def test_a_damaged_snapshot_is_refused_by_its_name(tmp_path, kind, error, told):
@@ -353,9 +353,9 @@ def test_a_damaged_snapshot_is_refused_by_its_name(tmp_path, kind, error, told):
 def test_a_damaged_pointer_is_refused_and_written_anew(tmp_path, text):
     publish_snapshot(tmp_path, 1, writer(1))
     (tmp_path / "snapshots" / "LATEST.json").write_text(text)
-    with pytest.raises(Incomplete, match="no pointer"):
+    with pytest.raises(Incomplete, match="is not a snapshot pointer"):
         newest_snapshot(tmp_path)
-    with pytest.raises(Incomplete, match="no pointer"), lease(tmp_path):
+    with pytest.raises(Incomplete, match="is not a snapshot pointer"), lease(tmp_path):
         pass
     publish_snapshot(tmp_path, 2, writer(2))
     assert newest_snapshot(tmp_path).step == 2
@@ -371,7 +371,7 @@ def test_a_pointer_that_leaves_its_folder_is_refused(tmp_path, name):
 
 
 def test_there_is_nothing_to_lease(tmp_path):
-    with pytest.raises(Incomplete, match="has no snapshot"), lease(tmp_path):
+    with pytest.raises(Incomplete, match="does not hold a snapshot"), lease(tmp_path):
         pass
     assert not (tmp_path / "snapshots").exists()
 

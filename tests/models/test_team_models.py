@@ -267,7 +267,7 @@ def test_files_that_do_not_fit(tmp_path):
     with pytest.raises(Incomplete):
         load_team(tmp_path)
     save_team(make_team(shape(), seed=0), tmp_path)
-    with pytest.raises(ShapeMismatch, match=r"observation: saved with 5, here 7.*sizes"):
+    with pytest.raises(ShapeMismatch, match=r"observation: saved with 5, expected 7.*sizes"):
         load_team(tmp_path, expected=shape(observation=7, sizes=(4,)))
     row = json.loads((tmp_path / "team.json").read_text())
     (tmp_path / "team.json").write_text(json.dumps({**row, "width": 8}))

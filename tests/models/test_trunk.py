@@ -192,7 +192,7 @@ def test_what_does_not_fit():
     model, both = trunk(), trunk(SHAPES[2])
     with pytest.raises(BatchMismatch, match="stream"):
         model(stream(2, 3, width=8))
-    with pytest.raises(BatchMismatch, match="seen"):
+    with pytest.raises(BatchMismatch, match="the attention mask has the wrong shape"):
         model(stream(2, 3), attention_mask=torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(BatchMismatch, match="memory"):
         both(stream(2, 3))

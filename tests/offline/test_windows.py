@@ -123,7 +123,7 @@ def test_what_cannot_be_asked_for_is_refused():
     with pytest.raises(ConfigError):
         WindowSource(ragged(2), context=0)
     for size in (1, 4):  # one number would be stretched over three
-        with pytest.raises(BatchMismatch, match="another size"):
+        with pytest.raises(BatchMismatch, match="observation size differs from the data"):
             ObservationScaler.identity(3)(np.zeros((2, size)))
 
 

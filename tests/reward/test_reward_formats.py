@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evolvent.data.jsonl import Refusals, read_json_rows
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
-from evolvent.reward.formats import STEP_TAG, Refusals, read_json_rows, read_labels, write_labels
+from evolvent.reward.formats import STEP_TAG, read_labels, write_labels
 from evolvent.reward.labels import SpanLabels
 
 SHEPHERD = {
@@ -154,7 +155,7 @@ def test_math_aps_trees_give_a_row_for_each_leaf(tmp_path: Path) -> None:
     found, refused = read(array)
     assert [(one.spans, one.labels) for one in found] == [(("one", "two"), (0.75, 1.0)), (("last",), (0.5,))]
     assert found[0].to_hard().labels == (1.0, 1.0) and found[1].to_hard().labels == (0.0,)
-    assert [(one.line, one.reason.partition(";")[0]) for one in refused.rows][-1] == (2, "the row is no object")
+    assert [(one.line, one.reason.partition(";")[0]) for one in refused.rows][-1] == (2, "the row is not an object")
     assert refused.count == 4
     deep: Any = node("deepest", 1.0)
     for _ in range(300):
@@ -236,7 +237,7 @@ def test_an_array_is_cut_where_its_items_end(
     path = tmp_path_factory.mktemp("array") / "a.json"
     path.write_text(json.dumps(items, ensure_ascii=plain, indent=None if plain else 1), encoding="utf-8")
     refused = Refusals()
-    with patch("evolvent.reward.formats._CHUNK", chunk):
+    with patch("evolvent.data.jsonl._CHUNK", chunk):
         assert [row for _, row in read_json_rows(path, refused)] == items and not refused.count
 
 

@@ -43,7 +43,7 @@ def test_one_step_of_a_world_of_several_is_a_turn_whatever_is_beside_it(played, 
     assert rows(build_judge_rows(short, policy, how)) != apart, "the episodes alone do not tell"
     with caplog.at_level(logging.WARNING):
         assert build_judge_rows(long, policy, how, horizons={"echo": 1}) == []
-    assert "no response of one turn" in caplog.text
+    assert "is not a single-turn response" in caplog.text
 
 
 @pytest.mark.parametrize("level", ["turn", "span"])

@@ -79,12 +79,12 @@ def test_a_deviation_of_nothing_is_not_divided_by() -> None:
 
 
 def test_leave_one_out_needs_others() -> None:
-    with pytest.raises(BatchMismatch, match="at least two episodes; got 3 groups of one"):
+    with pytest.raises(BatchMismatch, match="at least two episodes: got 3 groups of one"):
         group_advantage([1.0, 2.0, 3.0], [0, 1, 2], baseline="leave_one_out", scale="none")
 
 
 def test_bad_groups() -> None:
-    with pytest.raises(BatchMismatch, match="groups are not one an episode"):
+    with pytest.raises(BatchMismatch, match="number of groups does not match the episodes"):
         group_advantage([1.0], [0, 1], baseline="none", scale="none")
     with pytest.raises(NonFinite, match="return number 1 is not finite"):
         group_advantage([1.0, np.nan], [0, 0], baseline="none", scale="none")
@@ -110,7 +110,7 @@ def test_anchor_golden() -> None:
     near(anchor_advantage([3.0, 1.0, 2.0, 9.0, 4.0], hashes, list("aaaba")).advantage, [0, 0, -1, 0, 1])
     scaled = anchor_advantage([3.0, 1.0, 2.0, 9.0, 4.0], [5, 6, 5, 5, 5], [0, 0, 0, 1, 0], scale="group_std")
     near(scaled.advantage, [0, 0, -1 / (1 + 1e-6), 0, 1 / (1 + 1e-6)])
-    with pytest.raises(BatchMismatch, match="anchors are not one an action"):
+    with pytest.raises(BatchMismatch, match="number of anchors does not match the actions"):
         anchor_advantage([1.0], [1, 2], [0])
 
 
@@ -127,7 +127,7 @@ def test_whiten_of_one_or_of_equals_is_zero() -> None:
     assert (
         whiten([5.0]).tolist() == [0.0] and whiten([[2.0, 2.0]]).tolist() == [[0.0, 0.0]] and whiten([]).shape == (0,)
     )
-    with pytest.raises(BatchMismatch, match="another shape"):
+    with pytest.raises(BatchMismatch, match="shape of the mask differs from the values"):
         whiten([1.0, 2.0], mask=[True])
     with pytest.raises(NonFinite):
         whiten([1.0, np.inf])

@@ -218,11 +218,11 @@ def test_refusals(played, tmp_path):
     (failed,) = collect(
         {silent.name: silent}, [ev.Start(silent.tasks("train", "seen")[0])], CandidateAgent(policy), engine=engine
     )
-    assert failed.error.kind == WorldError.__name__ and "needs a list" in failed.error.message
+    assert failed.error.kind == WorldError.__name__ and "does not list its admissible actions" in failed.error.message
     steps = [ev.Step(s.observation, s.action, s.reward, generations=s.generations) for s in found[0].steps]
     bare = ev.Trajectory("bare", found[0].task, tuple(steps))
-    with pytest.raises(BatchMismatch, match="does not say what it chose from"):
+    with pytest.raises(BatchMismatch, match="has no candidates"):
         add_candidates([bare], chains_of(policy, [bare]))
-    with pytest.raises(ValueError, match="no kl, choose or top_k"):
+    with pytest.raises(ValueError, match="kl, choose and top_k cannot be used"):
         PPOConfig(level="listed", kl=0.1)
     assert choice_objective(ChoiceConfig()).needs == ("logprobs",) and verbs_of(silent, action_level=True).action_level

@@ -302,7 +302,7 @@ def test_missing_outputs_are_named() -> None:
         policy_gradient().loss(Outputs(), batch)
     with pytest.raises(BatchMismatch, match="no 'values'"):
         policy_gradient(PolicyGradient(value_loss=ValueLoss())).loss(Outputs(row(0, 0, 0)), batch)
-    with pytest.raises(BatchMismatch, match="which sequence"):
+    with pytest.raises(BatchMismatch, match="the batch has no sequence index"):
         policy_gradient().loss(Outputs(row(0, 0, 0)), replace(batch, sequence=None))
 
 

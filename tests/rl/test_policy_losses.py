@@ -241,7 +241,7 @@ def test_value_clipping_golden() -> None:
     assert value_losses(values, returns, old, clip_range=0.2, huber=0.5).tolist() == pytest.approx(
         [0.275, 0.325, 0.625]
     )
-    with pytest.raises(BatchMismatch, match="cannot be clipped"):
+    with pytest.raises(BatchMismatch, match="clipping values needs the values before the update"):
         value_losses(values, returns, clip_range=0.2)
 
 
@@ -317,7 +317,7 @@ def test_nothing_adds_up_to_nothing(kind: Any) -> None:
 
 
 def test_aggregation_says_what_is_missing() -> None:
-    with pytest.raises(BatchMismatch, match="units needs to know"):
+    with pytest.raises(BatchMismatch, match="a mean over units needs the unit of each token"):
         aggregation_weights("unit_mean", TWO, num_sequences=2)
     with pytest.raises(BatchMismatch, match="constant length"):
         aggregation_weights("constant_length", TWO, num_sequences=2)

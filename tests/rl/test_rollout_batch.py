@@ -114,7 +114,7 @@ def test_what_cannot_be_scored_is_left_out_and_never_0():
     found, report = build_rollout_batch([failed, ONE, unknown, TWO], chains)
     assert (report.unscored, report.episode_index) == (2, (1, 3)) and found.reward.sum() == pytest.approx(0.25)
     assert set(found.sequence.tolist()) == {1, 3}
-    with pytest.raises(NothingToLearn, match="could not be scored; got 2 of 3"):
+    with pytest.raises(NothingToLearn, match="could not be scored: got 2 of 3"):
         build_rollout_batch([failed, ONE, unknown], chains)
 
 
@@ -129,7 +129,7 @@ def test_rewards_of_a_method():
     with pytest.raises(NonFinite, match="reward of episode 0, action 1, part 1 is not finite"):
         build_rollout_batch([ONE], chains_of(ONE), rewards=lambda t: [0.0, float("nan")])
     for wrong in ([1.0], [0.0, 0.5, 1.0]):
-        with pytest.raises(BatchMismatch, match="not one reward a step of 'one'"):
+        with pytest.raises(BatchMismatch, match="number of rewards does not match the steps of trajectory 'one'"):
             build_rollout_batch([ONE], chains_of(ONE), rewards=lambda t, wrong=wrong: wrong)
 
 
@@ -160,18 +160,18 @@ def test_columns_come_back_to_their_tokens():
     assert (one.weight != 0).tolist() == (one.columns["advantages"] != 0).tolist()
     (rest,) = add_columns(chains, found, {"advantages": values}, learned_mask=values > 5)
     assert rest.trajectory == "two" and rest.weight.tolist() == [0, 1, 1]
-    with pytest.raises(BatchMismatch, match="another length"):
+    with pytest.raises(BatchMismatch, match="length of the columns differs from the tokens"):
         add_columns(chains, found, {"advantages": values[1:]})
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"action": [1, 0, 0]}, "action index of a part falls"),
-        ({"action": [0, 2, 2]}, "an action of no parts"),
-        ({"reward": [0.0, 0.0]}, "arrays of parts differ in length"),
-        ({"ended": [TERMINATED, GOES_ON]}, "an episode ends where its last action is not"),
-        ({"group": [0, 1]}, "an episode of no actions"),
+        ({"action": [1, 0, 0]}, "action index of the tokens decreases"),
+        ({"action": [0, 2, 2]}, "the action has no parts"),
+        ({"reward": [0.0, 0.0]}, "token arrays differ in length"),
+        ({"ended": [TERMINATED, GOES_ON]}, "an episode ends before its last action"),
+        ({"group": [0, 1]}, "an episode has no actions"),
     ],
 )
 def test_refusals(change, what):

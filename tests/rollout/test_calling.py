@@ -95,9 +95,9 @@ def test_worlds_and_settings_that_say_nothing_of_calls_are_refused():
     policy = policy_of("words", context=512)
     held = ValidCalls(CallConstraints(policy))
     world = Crafting()
-    with pytest.raises(ConfigError, match="does not say which calls are valid"):
+    with pytest.raises(ConfigError, match="does not declare its valid calls"):
         held(world, world.tasks("test", "seen")[0], {})
-    with pytest.raises(ConfigError, match="listed and constrained"):
+    with pytest.raises(ConfigError, match="choose and constrain are both set"):
         LanguageAgent(policy, restrict_to_admissible=True, constrain=held)
     assert held(Functions("words"), None, {"tools": [], "language": "java"}) is None
 
@@ -144,4 +144,4 @@ def test_bench_bfcl_can_be_held_to_valid_calls(tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "bfcl.json").read_text())["constrained"] is True
     capsys.readouterr()
     assert main([*words, "--constrained", "true", "--to", str(tmp_path / "other")]) == 2
-    assert "constrained where the model is here" in " ".join(capsys.readouterr().err.split())
+    assert "need a local model" in " ".join(capsys.readouterr().err.split())

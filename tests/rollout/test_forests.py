@@ -106,20 +106,29 @@ def test_what_cannot_be_grown_is_refused() -> None:
         with pytest.raises(ConfigError, match=said):
             check_search(worlds, ForestConfig(**{**SMALL, **given}), has_scorer=True, has_detector=stopped)
 
-    refused("a budget of 60, shared by 4 trees, and one ask may take 24 tokens", method="mcts", forest=4, generated=60)
-    refused("the votes of one tree", method="mcts", forest=2, stopped=True)
-    refused("all trees would be the same", method="beam", forest=2, level="token")
+    refused(
+        "got a budget of 60, shared by 4 trees, but a single request may take 24 tokens",
+        method="mcts",
+        forest=4,
+        generated=60,
+    )
+    refused("a detector needs the votes of a single tree", method="mcts", forest=2, stopped=True)
+    refused("all trees would be equal", method="beam", forest=2, level="token")
     refused("has no votes", method="rstar", stopped=True)
     refused("one ask may take 240 tokens", method="rstar", generated=239)
     refused("thoughts, sub-questions", method="rstar", level="token")
     countdown, preference = Countdown(sizes=SIZES), Preference()
-    refused("one question in words, and 'countdown' is played turn by turn", {"countdown": countdown}, method="rstar")
-    refused("ends in an answer, and 'preference' asks for none", {"preference": preference}, method="rstar")
+    refused("single questions, but world 'countdown' has several turns", {"countdown": countdown}, method="rstar")
+    refused(
+        "end in an answer, but world 'preference' does not ask for an answer",
+        {"preference": preference},
+        method="rstar",
+    )
     check_search(known, ForestConfig(**SMALL, method="rstar", generated=240, value="none"), has_scorer=False)
 
 
 def test_a_policy_of_whole_words_is_not_asked_in_english() -> None:
     world = Deduction(sizes=SIZES)
     how = ForestConfig(**SMALL, method="rstar", value="none")
-    with pytest.raises(ConfigError, match="knows the words of its worlds alone"):
+    with pytest.raises(ConfigError, match="knows only the words of its worlds"):
         play((world, make_policy([world], context=256, seed=1)), how)

@@ -90,9 +90,9 @@ def test_what_cannot_be_stopped_is_refused_before_anything_is_played() -> None:
     programs = Problems(form="program", sizes=Sizes(train=4, dev=2, test=2))
     plain = SearchConfig(method="samples", value="none", separators=(";",))
     check_search({world.name: world}, plain, has_scorer=False, has_detector=True)
-    with pytest.raises(ConfigError, match="no votes to end early"):
+    with pytest.raises(ConfigError, match="no votes to stop early"):
         check_search(
             {world.name: world}, SearchConfig(method="greedy", value="none"), has_scorer=False, has_detector=True
         )
-    with pytest.raises(ConfigError, match="too long to be read"):
+    with pytest.raises(ConfigError, match="takes too long during sampling"):
         check_search({world.name: programs}, plain, has_scorer=False, has_detector=True)

@@ -87,7 +87,7 @@ def test_resuming_gives_the_same_rollout(make):
     found = again.collect(player, 9)
     for name in ("observation", "actions", "reward", "terminated", "truncated", "number", "time", "state"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
-    with pytest.raises(BatchMismatch, match="a snapshot of a collector"):
+    with pytest.raises(BatchMismatch, match="not the snapshot of a collector"):
         again.restore({name: array for name, array in kept.items() if name != "collector_lost"})
 
 
@@ -177,7 +177,7 @@ def test_players_of_other_spaces_are_refused():
     batch = relay()
     other = Drawing(replace(batch.spec, observation=7))
     for call in (lambda: TeamCollector(batch).collect(other, 1), lambda: play_episodes(batch, other, 1)):
-        with pytest.raises(ShapeMismatch, match="observation: trained on 7, here 6"):
+        with pytest.raises(ShapeMismatch, match="observation: trained on 7, got 6"):
             call()
     roomy = Drawing(replace(batch.spec, agents=12))
     with pytest.raises(ConfigError, match="1 or more"):
@@ -208,7 +208,7 @@ def test_a_row_of_the_table():
     }
     silent = [replace(record, score=Score(1.0)) for record in records]
     assert outcome_row("drawing", world, silent)["success"] is None
-    with pytest.raises(ConfigError, match="no episode with a score"):
+    with pytest.raises(ConfigError, match="no episode has a score"):
         outcome_row("drawing", world, [lost])
 
 

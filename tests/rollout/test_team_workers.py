@@ -107,7 +107,7 @@ def test_one_that_does_not_repeat_itself_is_lost_with_its_process(hosts, tmp_pat
     del view
     assert not results[1].errors and sorted(results[2].errors) == [0, 1, 2, 3]
     told = {row: error.message for row, error in results[2].errors.items()}
-    assert "does not repeat itself" in told[(guilty + 1) % 4] and "exit code 3" in told[guilty]
+    assert "is not deterministic" in told[(guilty + 1) % 4] and "exit code 3" in told[guilty]
 
 
 def test_a_crash_at_a_beginning_interrupts_who_was_playing(hosts):
@@ -156,7 +156,7 @@ def test_training_goes_on_through_losses_and_interruptions(hosts, tmp_path):
 def test_settings():
     with pytest.raises(ConfigError, match=r"size: got 0(\n|.)*step_s: got -1"):
         ProcessRows(make_counting, 0, step_s=-1)
-    with pytest.raises(ConfigError, match="top of a module"):
+    with pytest.raises(ConfigError, match="expected a function at the top level of a module"):
         ProcessRows(lambda task: None, 1)
 
 

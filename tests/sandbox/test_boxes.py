@@ -113,13 +113,13 @@ def test_large_arguments_and_values(boxes):
     text = "\u00e9" * 100_000
     source = "def f(x): return x[::-1]"
     assert boxes.observe(source, [CallRequest("f", (text + "a",))], LONG)[0].value == "a" + text
-    with pytest.raises(ConfigError, match="too large to be sent"):
+    with pytest.raises(ConfigError, match="the source is too large for the sandbox"):
         boxes.observe(source, [CallRequest("f", ("x" * 2**22,))], LONG)
-    with pytest.raises(ConfigError, match="too large to be sent"):
+    with pytest.raises(ConfigError, match="the source is too large for the sandbox"):
         boxes.observe("#" * 2**22, [CallRequest("f")], LONG)
     row = []
     row.append(row)
-    with pytest.raises(ConfigError, match="arguments of a request"):
+    with pytest.raises(ConfigError, match="the arguments of the request are too large"):
         boxes.observe(source, [CallRequest("f", (row,))], LONG)
 
 
@@ -238,7 +238,7 @@ def test_a_closed_pool():
     pool = SandboxPool(unsafe=True, ahead=0)
     pool.close()
     pool.close()
-    with pytest.raises(ConfigError, match="closed pool"):
+    with pytest.raises(ConfigError, match="the sandbox pool is closed"):
         pool.observe("", [CallRequest("")], LONG)
 
 

@@ -76,7 +76,7 @@ def test_bubblewrap_of_the_package_serves_where_the_system_has_none(tmp_path, mo
     system.write_text("#!/bin/sh\necho bubblewrap 0.7.9\n", encoding="utf-8")
     system.chmod(0o755)
     bubblewrap._probe_isolation.cache_clear()
-    with pytest.raises(IsolationUnavailable, match=r"too old; got bubblewrap 0\.7\.9"):
+    with pytest.raises(IsolationUnavailable, match=r"too old: got bubblewrap 0\.7\.9"):
         isolation()
     bubblewrap._probe_isolation.cache_clear()
 
@@ -84,11 +84,11 @@ def test_bubblewrap_of_the_package_serves_where_the_system_has_none(tmp_path, mo
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo bubblewrap 0.7.9", r"too old; got bubblewrap 0\.7\.9"),
+        ("echo bubblewrap 0.7.9", r"too old: got bubblewrap 0\.7\.9"),
         (
             "echo bubblewrap 0.8.0; "
             "[ \"$1\" = --version ] || { echo 'No permissions to create a namespace' >&2; false; }",
-            "cannot isolate on this host; got .*No permissions to create a namespace",
+            "cannot isolate on this host: got .*No permissions to create a namespace",
         ),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_bubblewrap_that_cannot(tmp_path, script, said):
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux is the platform that is not refused")
 def test_other_platforms(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(IsolationUnavailable, match=r"isolation needs Linux; got darwin"):
+    with pytest.raises(IsolationUnavailable, match=r"isolation needs Linux: got darwin"):
         isolation("/nowhere")
 
 

@@ -121,7 +121,7 @@ def test_a_model_that_cannot_share_prefixes_is_computed_whole_with_one_line(tmp_
         assert verbs.serve_policy(policy) is engine
     assert isinstance(engine, RecomputeEngine)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "evolvent.scale.local_backend"]
-    assert "computed from its beginning" in line and "cannot share prefixes" in line
+    assert "prefixes are not shared" in line and "cannot share prefixes" in line
 
 
 def test_counts_go_on_when_the_engine_changes(tmp_path):

@@ -37,7 +37,7 @@ def test_a_policy_gives_the_rows_of_a_run(tmp_path):
     [
         ("expert", [ev.Lookup()], "neither a policy nor an agent"),
         (ev.Expert(), [], "got none"),
-        (ev.Expert(), [ev.Lookup(), ev.Lookup()], "each with its own name"),
+        (ev.Expert(), [ev.Lookup(), ev.Lookup()], "expected at least one world, each with a unique name"),
     ],
 )
 def test_mistakes_are_refused(player, worlds, message):

@@ -151,7 +151,7 @@ def test_demonstrations_that_fail_are_refused():
         def expert(self, task):
             return ["answer nobody"]
 
-    with pytest.raises(ev.ConfigError, match="do not succeed"):
+    with pytest.raises(ev.ConfigError, match="demonstrations did not succeed"):
         ev.collect_demonstrations([Wrong()], Wrong().tasks("train", "seen")[:3])
 
 

@@ -112,11 +112,13 @@ def test_commands_take_a_place_and_refuse_what_is_none(config):
 def test_an_endpoint_is_not_played_on_a_cluster():
     asked = ["--agent", "endpoint", "--endpoint", "http://127.0.0.1:1/v1", "--model", "m"]
     assert resolve(CollectConfig, overrides=asked).backend == "here"
-    with pytest.raises(ConfigError, match="--on is for the agents"):
+    with pytest.raises(
+        ConfigError, match="--on works only with --agent expert, random or policy, and without a memory"
+    ):
         resolve(CollectConfig, overrides=[*asked, "--on", "ray"])
     served = ["--endpoint", "http://127.0.0.1:1/v1", "--model", "m", "--hand_over", "handed"]
     assert resolve(TrainRLConfig, overrides=served).backend == "here"
-    with pytest.raises(ConfigError, match="either an endpoint plays"):
+    with pytest.raises(ConfigError, match="--endpoint and --on cannot be combined; pass only one of them"):
         resolve(TrainRLConfig, overrides=[*served, "--on", "ray"])
 
 
@@ -229,9 +231,9 @@ def test_agents_come_back(policy):
     ):
         row = json.loads(json.dumps(agent_to_row(agent)))
         assert agent_from_row(row, policy) == agent
-    with pytest.raises(ConfigError, match="Script does not play on Ray"):
+    with pytest.raises(ConfigError, match="Script cannot run on Ray"):
         agent_to_row(Script(lambda world, task: []))
-    with pytest.raises(ConfigError, match="does not travel"):
+    with pytest.raises(ConfigError, match="cannot be sent to Ray"):
         agent_to_row(LanguageAgent(policy, history=Summarise(summary=str)))
 
 
@@ -400,8 +402,8 @@ def test_a_player_that_is_given_up_goes_on_with_another_slice(policy):
 @pytest.mark.parametrize(
     ("changes", "kind", "says"),
     [
-        ({"made": VERSIONS | {"pausing": "2"}}, "VersionMismatch", "other worlds"),
-        ({"versions": {"evolvent": "0"}}, "VersionMismatch", "other packages"),
+        ({"made": VERSIONS | {"pausing": "2"}}, "VersionMismatch", "worlds of a cluster node differ from the run"),
+        ({"versions": {"evolvent": "0"}}, "VersionMismatch", "packages of a cluster node differ from the run"),
         ({"worlds": ["tests.scale.nowhere:made", []]}, "EngineError", "nowhere"),
     ],
 )
@@ -419,7 +421,11 @@ def test_a_shard_is_made_with_the_packages_of_the_run_or_not_at_all(tmp_path):
     assert error is None and rows.count(b"\n") == 2
     rows, summary, error = process_shard(row, (Doubled(but=3),), {**read_versions(), "numpy": "0"})
     assert (rows, summary) == (b"", b"") and error is not None
-    assert error[0] == "VersionMismatch" and "other packages than the run" in error[1] and "'numpy': '0'" in error[1]
+    assert (
+        error[0] == "VersionMismatch"
+        and "packages of a cluster node differ from the run" in error[1]
+        and "'numpy': '0'" in error[1]
+    )
 
 
 def test_a_mistake_of_a_player_is_a_message_and_no_exception(policy):
@@ -432,7 +438,7 @@ def test_a_mistake_of_a_player_is_a_message_and_no_exception(policy):
     )
     player.play(told, *contents)
     kind, text = parse_message(player.more(1, 1.0))[0]["error"]
-    assert kind == "ConfigError" and "one id" in text
+    assert kind == "ConfigError" and "two starts would produce the same trajectory id" in text
 
 
 @pytest.mark.parametrize("told", ["ray?CPU=2", "ray?GPU=1", "ray?cpus=0.00001"])

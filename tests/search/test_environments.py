@@ -246,7 +246,7 @@ def test_environments_must_be_forkable_and_list_their_actions():
         def make(self, task):
             return ev.TextWorld.make(self, task)
 
-    with pytest.raises(WorldError, match="needs a list"):
+    with pytest.raises(WorldError, match="the world does not list its admissible actions"):
         run(SEARCHES["beam"], Silent(), step_task(), proposer=ListedProposer())
 
     class Broken(Steps):

@@ -187,7 +187,7 @@ def test_a_tree_without_an_action_is_left_out_and_what_it_spent_is_spent(lost):
 
 def test_without_any_action_there_is_no_forest():
     for trees in (1, 2):
-        with pytest.raises(NoLegalAction, match="no action to take at the root"):
+        with pytest.raises(NoLegalAction, match="no action is available at the root of the search"):
             search_functions(grow_forest(begin_mcts, At(7), Budget(), trees=trees, seed=4), barren(0, 1), cost=most)
     with pytest.raises(NoLegalAction):  # the first spends all there is, so that no other is begun
         search_functions(grow_forest(begin_mcts, At(7), Budget(generated=2), trees=2, seed=4), barren(0))
@@ -307,7 +307,7 @@ def test_without_an_end_the_best_unfinished_path_of_the_first_such_tree_stands()
     bare = SearchResult(Tree(At(0)), (), None, Spent())
     found = decide([bare, bare], [{}, {}], rule="max", span="min")
     assert (found.tree, found.node) == (0, 0)
-    with pytest.raises(ConfigError, match="other trees"):
+    with pytest.raises(ConfigError, match="number of answers does not match the trees"):
         decide([bare], [], rule="max", span="min")
 
 
@@ -329,13 +329,13 @@ def test_settings_that_contradict_themselves():
 @pytest.mark.parametrize(
     ("given", "level", "said"),
     [
-        ({"method": "beam"}, "token", "all trees would be the same"),
-        ({"method": "gumbel", "noise": 0.0}, "token", "all trees would be the same"),
+        ({"method": "beam"}, "token", "does not sample tokens, so all trees would be equal"),
+        ({"method": "gumbel", "noise": 0.0}, "token", "does not sample tokens, so all trees would be equal"),
         ({"method": "mcts", "sampled": True}, "token", None),
         ({"method": "sampled_tree", "value": "none"}, "token", None),
         ({"method": "beam"}, "span", None),
         ({"method": "sampled_tree", "between": "max"}, "span", "ends have no values"),
-        ({"method": "beam", "between": "vote"}, "span", "outside of 0..1"),
+        ({"method": "beam", "between": "vote"}, "span", "outside 0..1"),
         ({"method": "beam", "between": "vote", "score": "outcome"}, "span", None),
         ({"method": "rstar", "between": "vote", "value": "none"}, "solution", None),
         ({"method": "best_of_n", "between": "vote", "level": "token"}, "token", None),

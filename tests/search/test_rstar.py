@@ -290,7 +290,7 @@ def test_a_function_can_judge_the_traces():
         assert trace.reward == result.tree.value[end]
     nobody = search(Reasoner(script=mixed), rollouts=40, agree=lambda traces, generator: [False] * len(traces))
     assert (nobody.best_node, nobody.notes["agreed"]) == (free.best_node, [])
-    with pytest.raises(EngineError, match="did not judge each trace"):
+    with pytest.raises(EngineError, match="number of verdicts does not match the traces"):
         search(Reasoner(script=mixed), rollouts=2, agree=lambda traces, generator: [True])
 
 

@@ -214,7 +214,7 @@ def test_visits_by_hand():
 
 def test_only_votes_can_be_ended():
     for method in ("greedy", "best_of_n", "beam", "depth_first", "gumbel"):
-        with pytest.raises(ConfigError, match="no votes to end early"):
+        with pytest.raises(ConfigError, match="has no votes to stop early"):
             SearchConfig(method=method).begin(stop=Stop(Decided()))
     for method in ("mcts_restart", "mcts_descend"):
         with pytest.raises(ConfigError, match="no votes with rule = 'max'"):

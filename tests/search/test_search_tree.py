@@ -116,7 +116,7 @@ def test_answers_that_do_not_fit():
     for answer in (Response(), Response([[], []]), Response([[]], [0.5]), Response([None])):
         steps = BudgetTracker(Budget()).request([ExpandRequest(0, 1)])
         next(steps)
-        with pytest.raises(EngineError, match="a search was not told"):
+        with pytest.raises(EngineError, match="the search received"):
             steps.send(answer)
 
 

@@ -487,7 +487,7 @@ def test_a_scorer_must_give_one_score_for_each_end(policy):
             yield from ()
             return [() for _ in asked]
 
-    with pytest.raises(ScoringError, match="not one score"):
+    with pytest.raises(ScoringError, match="number of scores does not match"):
         alone(begun("beam"), LocalEngine(policy, slots=8), scorer=Short())
 
 

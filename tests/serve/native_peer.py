@@ -84,7 +84,7 @@ class NativePeer:
     def step(self, body):
         session = self.sessions.get(body["session"])
         if session is None:
-            raise Refusal(404, "SessionGone", "no such session")
+            raise Refusal(404, "SessionGone", "unknown session")
         said = (body["step"], body["action"])
         if session["last"] and session["last"][0] == said:
             return session["last"][1]

@@ -155,7 +155,7 @@ def test_babyai(server, http):
     assert all('\nAvailable actions: ["' in answer["observation"] for answer in answers)
     seen = talk.get("observation")
     assert seen == {**last, "deleted": False}
-    assert "no pictures" in talk.post("render", status=404)["message"]
+    assert "this server does not render images" in talk.post("render", status=404)["message"]
 
 
 def test_babyai_takes_both_spellings_of_picking_up(server, http):

@@ -158,7 +158,7 @@ def test_what_the_judge_says(make):
     with pytest.raises(WorldError, match="the judge failed: KeyError"):
         begun(world).step(call("submit", answer="x"))
     assert AnswerReward()({"prompt": ""}, CallResult(Call("finish", {"answer": "x"}))).reward is None, (
-        "nothing to compare with"
+        "not enough to compare with"
     )
     assert AnswerReward()({}, CallResult(Call("finish", {}), failed=True)) == CallReward()
     rows = [
@@ -191,7 +191,7 @@ def test_a_call_that_takes_too_long(make):
 
 def test_a_child_that_dies_tells_its_last_words(make):
     env = begun(make())
-    with pytest.raises(EnvLost, match=r"is gone.*these are my last words"):
+    with pytest.raises(EnvLost, match=r"lost the MCP server.*these are my last words"):
         env.step("die")
     env.reset()
     assert env.step("pid")[0].isdigit()
@@ -201,7 +201,7 @@ def test_a_server_that_fails(make):
     world = make(timeouts=ClientTimeouts(message_bytes=50_000))
     with pytest.raises(WorldError, match="division by zero"):
         begun(world).step("fail")
-    with pytest.raises(WorldError, match="is no answer"):
+    with pytest.raises(WorldError, match="sent an invalid answer"):
         begun(world).step("junk")
     observation, *_, info = begun(world).step(call("long", size="60000"))
     assert len(observation) == 50_000 and info["obs_truncated"] is True
@@ -374,7 +374,7 @@ def bad():
         ("big", LimitExceeded, "at most 1000000 bytes"),
         ("packed", LimitExceeded, "packed"),
         ("html", WorldError, "Unexpected content type"),
-        ("cut", EnvLost, "is gone"),
+        ("cut", EnvLost, "lost the MCP server"),
         ("redirect", WorldError, "not followed"),
         ("wait", StepTimeout, "before the deadline"),
         ("other", StepTimeout, "before the deadline"),

@@ -73,9 +73,9 @@ def test_panels_whole_and_in_pages(client):
         ("/v1/worlds/echo/tasks/nope/expert", 404, "nope"),
         ("/v1/nothing", 404, "/openapi.json"),
         ("/nothing", 404, "GET /"),
-        ("/v1/sessions/none", 404, "no such session"),
+        ("/v1/sessions/none", 404, "unknown session"),
         ("/v1/worlds/echo/tasks?" + "a=1&" * 50, 422, "query"),
-        ("/v1/ws", 404, "nothing at"),
+        ("/v1/ws", 404, "unknown path"),
     ],
 )
 def test_wrong_questions_are_answered_with_what_is_right(client, path, status, words):

@@ -290,7 +290,7 @@ FUNCTION = LOOK["function"]
 WRONG = [
     ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0]", "'function'"),
     ({"tools": [LOOK, LOOK]}, "tools[1]", "given twice"),
-    ({"tools": [{"type": "function", "function": FUNCTION | {"name": "no name"}}]}, "tools[0]", "no legal name"),
+    ({"tools": [{"type": "function", "function": FUNCTION | {"name": "no name"}}]}, "tools[0]", "is not a legal name"),
     (
         {"tools": [{"type": "function", "function": FUNCTION | {"parameters": {"type": "object", "properties": 7}}}]},
         "tools[0].parameters",
@@ -298,9 +298,9 @@ WRONG = [
     ),
     ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice", "unknown tool_choice"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "lok"}}}, "tool_choice", "'look'"),
-    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "no choice that is known"),
-    ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
-    ({"tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls", "cannot be promised"),
+    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "unknown choice"),
+    ({"tool_choice": "required"}, "tool_choice", "the tool list is empty"),
+    ({"tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls", "cannot be limited to one call"),
     (
         {
             "tool_choice": "required",
@@ -320,12 +320,16 @@ WRONG = [
         None,
         "cannot be constrained",
     ),
-    ({"tools": TOOLS, "messages": ANSWERED[:2]}, "messages", "nothing to reply to"),
-    ({"tools": TOOLS, "messages": [ANSWERED[0], ANSWERED[2]]}, "messages[1].tool_call_id", "answers no open call"),
-    ({"tools": TOOLS, "messages": [*ANSWERED[:2], ASKED[0]]}, "messages[2]", "no answer yet"),
+    ({"tools": TOOLS, "messages": ANSWERED[:2]}, "messages", "the last message has the role"),
+    (
+        {"tools": TOOLS, "messages": [ANSWERED[0], ANSWERED[2]]},
+        "messages[1].tool_call_id",
+        ", which is not an open call",
+    ),
+    ({"tools": TOOLS, "messages": [*ANSWERED[:2], ASKED[0]]}, "messages[2]", "unanswered calls:"),
     ({"tools": [LOOK] * 129}, "tools", "at most 128"),
     ({"tools": TOOLS, "messages": [{"role": "user", "content": "see\nuser : door"}]}, None, "beginning of a turn"),
-    ({"functions": [FUNCTION]}, "functions", "not done here"),
+    ({"functions": [FUNCTION]}, "functions", "is not supported"),
 ]
 
 
@@ -432,5 +436,5 @@ def test_an_error_in_the_middle_of_a_stream_reaches_the_client(slow, policy):
         events = chat(client, stream=True, temperature=9.0, seed=1)
         next(events)
         running.sync(other)
-        with pytest.raises(openai.APIError, match="the weights were replaced"):
+        with pytest.raises(openai.APIError, match="the weights changed while the reply was generated"):
             list(events)

@@ -91,7 +91,7 @@ def test_tasks_are_dealt_or_taken_as_they_are(raw, make):
         make(raw.base, tasks=[])
     with pytest.raises(ConfigError, match="unknown tier"):
         dealt.tasks("train", "combo")
-    with pytest.raises(ConfigError, match="not a task of the world"):
+    with pytest.raises(ConfigError, match="does not belong to world"):
         dealt.make(Task("other", "7", {}))
     with pytest.raises(VersionMismatch):
         dealt.make(Task("raw", "8", {}))
@@ -149,7 +149,7 @@ def test_a_refused_task_is_a_mistake_of_the_caller(raw, make):
         ("crash", WorldError, "boom"),
         ("session", EnvLost, "gone"),
         ("leave", EnvLost, "was lost"),
-        ("junk", WorldError, "is no answer"),
+        ("junk", WorldError, "sent an invalid answer:"),
         ("list", WorldError, "no object"),
         ("bare", WorldError, "no object"),
         ("bytes", WorldError, "no object"),
@@ -157,9 +157,9 @@ def test_a_refused_task_is_a_mistake_of_the_caller(raw, make):
         ("nan", WorldError, "NaN"),
         ("word", WorldError, "no number"),
         ("vast", WorldError, "no number"),
-        ("undone", WorldError, "without done"),
-        ("mute", WorldError, "name the field"),
-        ("blind", WorldError, "without an observation"),
+        ("undone", WorldError, "the answer of"),
+        ("mute", WorldError, "set text=... to the name of the field that holds the text"),
+        ("blind", WorldError, "has no observation"),
         ("big", LimitExceeded, "at most 100000 bytes"),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_server_that_is_none(raw, make):
         begun(_elsewhere(make(raw.base)))
     with pytest.raises(EnvLost, match="cannot be read"):
         make("http://127.0.0.1:9")
-    with pytest.raises(ConfigError, match="no address"):
+    with pytest.raises(ConfigError, match="expected the address of a server"):
         make("ftp://x")
 
 

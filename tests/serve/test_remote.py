@@ -262,7 +262,7 @@ def test_slow_worlds_are_not_stepped_together(url, peer):
 
 
 def test_the_world_is_named_where_there_are_several(url):
-    with pytest.raises(ConfigError, match="serves 4 worlds; got crafting, echo, lookup, maze; say which"):
+    with pytest.raises(ConfigError, match=r"serves 4 worlds: got crafting, echo, lookup, maze\. Set world="):
         RemoteWorld(url)
     with pytest.raises(ConfigError, match="did you mean 'maze'"):
         RemoteWorld(url, world="maz")

@@ -140,7 +140,7 @@ def test_a_late_answer_is_not_taken_for_the_answer_to_something_else(peer, url):
                 break
             threading.Event().wait(0.02)
         assert not peer.later, "the late answer came between these steps"
-        with pytest.raises(EnvLost, match="lost before"):
+        with pytest.raises(EnvLost, match="the environment is lost"):
             late.step("move up")
 
 
@@ -160,7 +160,7 @@ def test_a_connection_that_breaks_again_and_again_ends_the_episode(peer, url, tr
         env = begun(world)
         with pytest.raises(EnvLost, match="lost 4 times in one step"):
             env.step("move up")
-        with pytest.raises(EnvLost, match="lost before"):
+        with pytest.raises(EnvLost, match="the environment is lost"):
             env.step("move up")
     assert peer.taken == [("s1", 0)], "taken once, though it was sent four times"
 
@@ -169,7 +169,7 @@ def test_a_session_that_the_server_has_lost(peer, url, transport):
     with RemoteWorld(url, transport=transport) as world:
         env = begun(world)
         peer.sessions.clear()
-        with pytest.raises(EnvLost, match="has lost the session: no such session"):
+        with pytest.raises(EnvLost, match="has lost the session: unknown session"):
             env.step("move up")
 
 
@@ -276,7 +276,7 @@ def test_a_gateway_that_reaches_nobody_is_a_lost_connection(peer, url, status):
 def test_nobody_is_there():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        with pytest.raises(EnvLost, match=r"no server at http://127\.0\.0\.1:.*tried for"):
+        with pytest.raises(EnvLost, match=r"no server at http://127\.0\.0\.1:\d+ after"):
             RemoteWorld(f"http://127.0.0.1:{bound.getsockname()[1]}", timeout_s=0.3)
 
 
@@ -297,7 +297,7 @@ def test_a_server_that_came_back_with_another_version(peer, url, transport):
         if transport == "http":  # without a lasting connection its loss is seen when one is used
             peer.fault = only_once("drop")
             env.step("move up")
-        with pytest.raises(VersionMismatch, match=f"got 99; expected {MAZE.version}"):
+        with pytest.raises(VersionMismatch, match=f"got 99, expected {MAZE.version}"):
             begun(world)
         del peer.worlds["maze"]
         proxy.cut()
@@ -310,7 +310,7 @@ def test_redirects_are_not_followed(peer, url, transport):
     with serving(trap) as elsewhere:
         away = (307, [(b"location", f"{elsewhere}/v1/ws".encode())], b"")
         peer.pages["/v1"] = away
-        with pytest.raises(WorldError, match=r"a redirect, which is not followed; got .*/v1/ws"):
+        with pytest.raises(WorldError, match=r"refused a redirect: got .*/v1/ws"):
             RemoteWorld(url, transport=transport, token=TOKEN)
         del peer.pages["/v1"]
         peer.denial = away

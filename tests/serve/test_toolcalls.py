@@ -61,7 +61,7 @@ def test_a_text_world_has_the_tool_act():
     assert tools == (ACT,)
     assert format_action(world, Call("act", {"action": "up"}), tools) == "up"
     for arguments in ({}, {"action": 3}, {"action": None}):
-        with pytest.raises(InvalidAction, match="no text of an action"):
+        with pytest.raises(InvalidAction, match="the action is not text"):
             format_action(world, Call("act", arguments), tools)
     with pytest.raises(InvalidAction, match="did you mean 'act'"):
         find_tool(tools, "axt")

@@ -56,7 +56,7 @@ def test_d4rl_with_what_came_next(tmp_path):
 
 def test_what_is_not_d4rl(tmp_path):
     for changed, match in (
-        ({"rewards": None}, "without rewards"),
+        ({"rewards": None}, "missing"),
         ({"rewards": np.zeros(6)}, "length"),
         ({"terminals": np.zeros(7, bool), "timeouts": None}, "whole episode"),
         ({"actions": np.array([b"x"] * 7)}, "numbers"),
@@ -143,7 +143,7 @@ def test_what_is_not_minari(tmp_path):
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
         del file["episode_0/rewards"]
         file["episode_0/rewards"] = np.zeros(3)
-    with pytest.raises(SampleInvalid, match="ragged"):
+    with pytest.raises(SampleInvalid, match="arrays of episode"):
         read_minari(folder)
     (folder / "data" / "metadata.json").write_text(json.dumps({"data_format": "zip"}))
     with pytest.raises(SampleInvalid, match="unknown form"):
@@ -183,7 +183,7 @@ def test_arrays_of_other_shapes_are_refused(tmp_path, name, array):
 def test_choices_are_whole_numbers(tmp_path):
     chosen = np.array([0, 1, 2, 1, 0, 0, 0], float)
     assert read_d4rl(hdf5(tmp_path, "actions", chosen), actions=3).action.tolist() == [0, 1, 2, 1]
-    with pytest.raises(SampleInvalid, match="none of its kind"):
+    with pytest.raises(SampleInvalid, match="number cannot be converted exactly"):
         read_d4rl(hdf5(tmp_path, "actions", chosen + 0.5), actions=3)
 
 
@@ -192,13 +192,13 @@ def test_a_small_file_that_describes_endless_data(tmp_path):
     with h5py.File(path, "a") as file:
         del file["observations"]
         file.create_dataset("observations", (10**12, 3), "f8", chunks=(1024, 3))
-    with pytest.raises(SampleInvalid, match="out of all proportion"):
+    with pytest.raises(SampleInvalid, match="is too large for the file"):
         read_d4rl(path)
     with h5py.File(path, "a") as file:
         del file["observations"]
         group = file.create_group("observations")
         group["again"] = group
-    with pytest.raises(SampleInvalid, match="without end"):
+    with pytest.raises(SampleInvalid, match="is empty, or its groups are nested too deeply"):
         read_d4rl(path)
 
 
@@ -209,7 +209,7 @@ def test_episodes_of_other_files_are_refused(tmp_path):
         file.copy("episode_1", other)
         del file["episode_1"]
         file["episode_1"] = h5py.ExternalLink("other.hdf5", "/episode_1")
-    with pytest.raises(SampleInvalid, match="another file"):
+    with pytest.raises(SampleInvalid, match="is stored outside the file"):
         read_minari(folder)
     for wrong in (np.zeros(3), None):
         with h5py.File(path, "a") as file:
@@ -309,5 +309,5 @@ def test_an_end_that_is_not_a_number_is_no_end(tmp_path):
     with h5py.File(tmp_path / "d4rl.hdf5", "w") as file:
         file["observations"], file["actions"] = np.zeros((3, 1)), np.zeros((3, 1))
         file["rewards"], file["terminals"] = np.zeros(3), np.array([0.0, np.nan, 1.0])
-    with pytest.raises(SampleInvalid, match="none of its kind"):
+    with pytest.raises(SampleInvalid, match="number cannot be converted exactly"):
         read_d4rl(tmp_path / "d4rl.hdf5")

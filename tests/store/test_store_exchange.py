@@ -291,7 +291,7 @@ def test_records_are_token_exact(tmp_path_factory, wanted):
 @pytest.mark.parametrize("text", ['{"messages": []}\n', "[\n{}]\n", "[]", "3\n"])
 def test_a_file_of_another_format_is_not_called_damaged(tmp_path, text):
     (tmp_path / "f").write_text(text, encoding="utf-8")
-    with pytest.raises(SampleInvalid, match=r"f holds no records of evolvent; .*runs import FILE"):
+    with pytest.raises(SampleInvalid, match=r"does not hold evolvent records.*.*runs import FILE"):
         next(read_jsonl(tmp_path / "f"))
 
 

@@ -30,5 +30,5 @@ def test_what_is_no_ledger_is_refused(tmp_path, raw):
 @pytest.mark.parametrize("raw", ["[]", "3", '{"seconds": "x"}', '{"seconds"'])
 def test_what_a_try_has_cost_is_checked(tmp_path, raw):
     (tmp_path / "spent.json").write_text(raw)
-    with pytest.raises(CorruptRecord, match="the cost of the try is lost"):
+    with pytest.raises(CorruptRecord, match="Remove it; only the cost of the attempt is lost"):
         read_stage_cost(tmp_path)

@@ -229,7 +229,7 @@ def test_get(tmp_path):
         store.seal()
         store.append(episode("ab"))
         assert (store.get("a"), store.get("ab")) == (episode("a"), episode("ab"))
-        with pytest.raises(SampleInvalid, match="no trajectory of this id; got b"):
+        with pytest.raises(SampleInvalid, match="does not hold a trajectory with this id: got b"):
             store.get("b")
 
 
@@ -251,7 +251,7 @@ def test_branches_are_joined_with_the_prefix_of_their_parents(tmp_path):
         assert store.get("b", with_parent_steps=True).steps == a.steps[:2] + b.steps
         assert store.get("c", with_parent_steps=True).steps == a.steps[:2] + b.steps[:2] + c.steps
         assert store.get("a", with_parent_steps=True) == a
-        with pytest.raises(SampleInvalid, match="circle"):
+        with pytest.raises(SampleInvalid, match="branches form a cycle"):
             store.get("d", with_parent_steps=True)
 
 
@@ -268,16 +268,16 @@ def test_two_column_scan_of_sealed_parts_reads_columns_only(tmp_path):
 
 
 def test_misuse_is_refused_by_name(tmp_path):
-    with pytest.raises(StoreUnavailable, match="is no store"):
+    with pytest.raises(StoreUnavailable, match="is not a store"):
         Store.open(tmp_path / "none")
     with Store.open(tmp_path / "t", writing=True) as store:
         store.append(episode("a"))
         with pytest.raises(SampleInvalid, match="begin"):
             store.step("x", episode("x").steps[0])
-        with pytest.raises(SampleInvalid, match="not here"):
+        with pytest.raises(SampleInvalid, match="annotation of an unknown trajectory"):
             store.annotate(Annotation("x", "prm", AnnotationTarget(), 1.0))
         store.begin("b", TASK)
-        with pytest.raises(SampleInvalid, match="error exactly"):
+        with pytest.raises(SampleInvalid, match="ended_by and error of an episode contradict each other"):
             store.end("b", ended_by="error")
         with pytest.raises(ConfigError):
             store.seal(older_than=-1)

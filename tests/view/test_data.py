@@ -34,7 +34,7 @@ def test_values_arrive_typed(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run to report on"):
+    with pytest.raises(ConfigError, match="run not found"):
         read_run(tmp_path / "nowhere")
 
 

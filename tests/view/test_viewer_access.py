@@ -26,7 +26,7 @@ PATHS = (
 )
 REFUSED = {
     "no token": {},
-    "a wrong one": {"Authorization": "Bearer a-token-of-24-charactert"},
+    "missing or wrong token": {"Authorization": "Bearer a-token-of-24-charactert"},
     "part of it": {"Authorization": f"Bearer {TOKEN[:-1]}"},
     "in a cookie of another name": {"Cookie": f"token={TOKEN}"},
     "a torn cookie": {"Cookie": "evolvent-\x7f=;;;"},

@@ -205,7 +205,7 @@ def test_records_come_from_where_they_are(mixed):
         assert index.get(one.id) == one
     assert [note.value for note in index.annotations(episode(3).id)] == [0.25, 0.5]
     assert index.annotations(episode(4).id) == []
-    with pytest.raises(SampleInvalid, match="no trajectory of this id"):
+    with pytest.raises(SampleInvalid, match="unknown trajectory id"):
         index.get("../../etc/passwd")
 
 

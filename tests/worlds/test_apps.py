@@ -248,15 +248,15 @@ def test_the_world_plays_them(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"question": " "}, "without question"),
-        ({"input_output": ""}, "without tests"),
+        ({"question": " "}, "the row has no question"),
+        ({"input_output": ""}, "the problem has no tests"),
         ({"input_output": {"inputs": ["1"], "outputs": []}}, "as many inputs"),
-        ({"input_output": "[1]"}, "another form"),
+        ({"input_output": "[1]"}, "unknown format"),
         ({"solutions": "{}", "input_output": SUM["input_output"]}, ""),
         ({"solutions": "[1]"}, "list of programs"),
-        ({"input_output": {"fn_name": "a b", "inputs": [[1]], "outputs": [1]}}, "no function"),
-        ({"input_output": {"fn_name": "f", "inputs": [1], "outputs": [1]}}, "no arguments"),
-        ({"input_output": {"inputs": [None], "outputs": ["1"]}}, "no text"),
+        ({"input_output": {"fn_name": "a b", "inputs": [[1]], "outputs": [1]}}, "no function name"),
+        ({"input_output": {"fn_name": "f", "inputs": [1], "outputs": [1]}}, "inputs are not lists of arguments"),
+        ({"input_output": {"inputs": [None], "outputs": ["1"]}}, "is not text"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path, change, why):
@@ -269,7 +269,7 @@ def test_rows_that_cannot_be_used(tmp_path, change, why):
 
 def test_nothing_that_can_be_used(tmp_path):
     foldered(tmp_path, "test/1", SUM, without=("input_output.json",))
-    with pytest.raises(ConfigError, match="without tests"):
+    with pytest.raises(ConfigError, match="the problem has no tests"):
         Code(tmp_path)
 
 
@@ -281,7 +281,7 @@ def test_the_bench_measures_them(tmp_path, monkeypatch, capsys):
     row = json.loads((tmp_path / "run" / "code.json").read_text())
     assert row["problems"] == 2 and row["pass_at"]["1"][0] == 1.0
     assert main(["bench", "code", str(path), "--set", "apps-test", "--agent", "expert", "--to", "other"]) == 1
-    assert "another number of rows" in capsys.readouterr().err
+    assert "wrong number of rows" in capsys.readouterr().err
     to = tmp_path / "rows.jsonl"
     assert main(["data", "convert", str(path), "--layout", "code", "--licence", "MIT", "--to", str(to)]) == 0
     rows = [json.loads(line) for line in to.read_text().splitlines()]

@@ -328,15 +328,24 @@ def test_the_canonical_form_knows_no_names() -> None:
 @pytest.mark.parametrize(
     ("spec", "wrong"),
     [
-        ({"kind": ["orders", "named", "ticket"], "seed": 0}, "no kind"),
-        ({"kind": "orders", "seed": 0}, "no kind"),
-        ({"kind": ["orders", "named"], "seed": 0}, "no kind"),
-        ({"kind": [], "seed": 0}, "no kind"),
-        ({"kind": [["orders"], "named", "set"], "seed": 0}, "no kind"),
-        ({"kind": ["staff", "of", "drop"], "seed": 0}, "no kind"),
-        ({}, "no whole number"),
-        ({"kind": ["orders", "named", "set"], "seed": True}, "no whole number"),
-        ({"kind": ["orders", "named", "set"] * 2, "seed": 0}, "no kind"),
+        (
+            {"kind": ["orders", "named", "ticket"], "seed": 0},
+            "expected one to three jobs, for example: orders named set",
+        ),
+        ({"kind": "orders", "seed": 0}, "expected one to three jobs, for example: orders named set"),
+        ({"kind": ["orders", "named"], "seed": 0}, "expected one to three jobs, for example: orders named set"),
+        ({"kind": [], "seed": 0}, "expected one to three jobs, for example: orders named set"),
+        (
+            {"kind": [["orders"], "named", "set"], "seed": 0},
+            "expected one to three jobs, for example: orders named set",
+        ),
+        ({"kind": ["staff", "of", "drop"], "seed": 0}, "expected one to three jobs, for example: orders named set"),
+        ({}, ", expected a whole number"),
+        ({"kind": ["orders", "named", "set"], "seed": True}, ", expected a whole number"),
+        (
+            {"kind": ["orders", "named", "set"] * 2, "seed": 0},
+            "expected one to three jobs, for example: orders named set",
+        ),
     ],
 )
 def test_specs_are_checked(spec: dict[str, object], wrong: str) -> None:
@@ -345,7 +354,7 @@ def test_specs_are_checked(spec: dict[str, object], wrong: str) -> None:
 
 
 def test_foreign_tasks_and_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="not a task"):
+    with pytest.raises(ConfigError, match="the task does not belong to world"):
         WORLD.make(Task("kitchen", "1", {}))
     with pytest.raises(VersionMismatch):
         WORLD.make(Task("backoffice", "0", {}))

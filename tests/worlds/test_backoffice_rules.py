@@ -371,7 +371,7 @@ def test_jobs_in_words(job: Job, told: str) -> None:
     ],
 )
 def test_jobs_that_cannot_be_done(job: Job) -> None:
-    with pytest.raises(ConfigError, match="cannot be done"):
+    with pytest.raises(ConfigError, match="invalid job"):
         Scene.of(FULL, [job])
 
 

@@ -508,7 +508,7 @@ def test_parameters_that_do_not_fit_are_named(arguments):
 
 
 def test_a_beginning_that_is_none():
-    with pytest.raises(SampleInvalid, match="beginning"):
+    with pytest.raises(SampleInvalid, match="the initial state of"):
         Tickets(["x"])
     for root in ({}, {"r": {"contents": {"f": {"type": "link"}}}}):
         with pytest.raises(SampleInvalid):

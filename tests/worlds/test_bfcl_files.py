@@ -10,8 +10,8 @@ from benchmarks.bfcl_mini import MINIATURE, write_mini
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.grade.calls import CallGrade, GoldCall
 from evolvent.messages import Call
-from evolvent.worlds.bfcl.files import CLASS_FILES, count_problems, read_documents, read_items
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, CallItem, TurnsItem, judge_calls, read_item
+from evolvent.worlds.bfcl.world import CLASS_FILES, count_problems, read_documents, read_items
 
 TURNS = {
     "id": "multi_turn_miss_func_0",
@@ -59,7 +59,7 @@ def test_the_miniature_is_read(tmp_path):
     assert (first.language, first.form) == ("python", "python")
     assert {item.form for item in items.calls} == {"python", "java", "javascript"}
     counts = count_problems(items, ("multiple",))
-    assert [str(one) for one in counts] == ["BFCL_v4_multiple.json: 2 items that can be read (version 4 has 200)"]
+    assert [str(one) for one in counts] == ["BFCL_v4_multiple.json: got 2 readable items (version 4 has 200)"]
     assert not count_problems(items, ())
 
 
@@ -106,16 +106,16 @@ def test_a_bad_line_is_told_and_the_others_go_on(tmp_path):
     ]
     told = "\n".join(map(str, items.problems))
     for words in (
-        "no JSON",
-        "without an id",
-        "stands there twice",
-        "no answer of this id",
-        "of no tool",
-        "with several",
+        "not valid JSON (",
+        "the line has no id",
+        "an id occurs twice",
+        ": missing answer for this id",
+        ": the answer has no calls or unknown tools",
+        "has several turns",
         "not text",
-        "two functions with one name",
-        "without a schema",
-        "an expected call that is none",
+        ": two functions have the same name",
+        ": a function has no parameter schema",
+        ": invalid expected call",
     ):
         assert words in told
 

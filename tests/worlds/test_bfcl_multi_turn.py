@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Call
 from evolvent.worlds.bfcl.apis import Padding
-from evolvent.worlds.bfcl.files import read_items
 from evolvent.worlds.bfcl.items import TurnsItem
 from evolvent.worlds.bfcl.multi_turn import (
     MOST_STEPS,
@@ -25,6 +24,7 @@ from evolvent.worlds.bfcl.multi_turn import (
     read_multi_turn,
     run_calls,
 )
+from evolvent.worlds.bfcl.world import read_items
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_items_that_make_no_sense_are_refused(turns):
     posting = replace(
         item, involved_classes=("TwitterAPI",), initial_config={"TwitterAPI": {"tweets": 3}}, ground_truth=()
     )
-    with pytest.raises(SampleInvalid, match="beginning"):
+    with pytest.raises(SampleInvalid, match=": invalid initial state"):
         read_multi_turn(posting)
 
 

@@ -206,7 +206,7 @@ def test_tasks_are_the_same_everywhere_and_of_what_the_items_say(world, folder, 
     with pytest.raises(VersionMismatch):
         changed.make(task_of(world, "simple_python_0"))
     changed.make(task_of(world, "parallel_0"))
-    with pytest.raises(ConfigError, match="no such item"):
+    with pytest.raises(ConfigError, match="item not found in the folder"):
         again.make(task_of(world, "parallel_0"))
     with pytest.raises(ConfigError):
         world.make(Task("crafting", "1", {"id": "parallel_0"}))

@@ -111,7 +111,7 @@ def test_what_is_shown(world):
     assert world.question(third).text.startswith("Add.")
     assert [problem.where for problem in world.problems] == ["set.jsonl.gz, row 3 (MBPP/9)"]
     assert world.tasks("train", "all") == ()
-    with pytest.raises(ConfigError, match="no such row"):
+    with pytest.raises(ConfigError, match="row not found"):
         world.row(Task("code", "1", {"file": "set.jsonl.gz", "row": 3, "digest": ""}, "", "all", "test"))
     with pytest.raises(VersionMismatch):
         world.row(Task("code", "1", {**first.spec, "digest": "0"}, first.kind, "all", "test"))
@@ -162,7 +162,7 @@ def test_rows_that_cannot_be_used(tmp_path):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ConfigError, match="cannot be read"):
             read_code(tmp_path / name)
-    with pytest.raises(ConfigError, match="no problems here"):
+    with pytest.raises(ConfigError, match="no problems found"):
         read_code(tmp_path / "absent")
     assert read_code_row(FULL, "f", 0).tests.entry == "add"
 
@@ -215,7 +215,7 @@ def test_a_set_that_nobody_has_seen_is_where_it_is_said_to_be(tmp_path):
     path = written(tmp_path, "test.jsonl", MBPP)
     assert verify_file("apps-test", tmp_path) == path == verify_file("apps-test", path)
     assert verify_file("apps-train", tmp_path) == tmp_path, "as folders of problems"
-    with pytest.raises(ConfigError, match="is not there"):
+    with pytest.raises(ConfigError, match="does not exist"):
         verify_file("math-test", tmp_path / "nowhere")
 
 
@@ -231,7 +231,7 @@ def test_a_copy_is_read_only_with_the_right_hash(tmp_path, monkeypatch):
     path.write_text("{}")
     with pytest.raises(HashMismatch, match="is not the own of a/b"):
         verify_file("own", tmp_path, accept_licence=True)
-    with pytest.raises(ConfigError, match="holds no set"):
+    with pytest.raises(ConfigError, match="does not hold"):
         verify_file("own", tmp_path / "nowhere", accept_licence=True)
     with pytest.raises(ConfigError, match="own"):
         verify_file("owm", tmp_path)

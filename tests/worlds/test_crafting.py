@@ -259,9 +259,9 @@ def test_tasks_of_other_worlds_and_books_are_refused() -> None:
         {"goal": 3, "recipes": SPEC["recipes"]},
         {"goal": "x", "recipes": "craft 1 x using 1 a"},
     ):
-        with pytest.raises(ConfigError, match="not a task of the world 'crafting'"):
+        with pytest.raises(ConfigError, match="the task does not belong to world"):
             Crafting().make(Task("crafting", "1", spec))
-    with pytest.raises(ConfigError, match="not a task"):
+    with pytest.raises(ConfigError, match="the task does not belong to world"):
         Crafting().make(Task("lookup", "1", SPEC))
     with pytest.raises(ConfigError, match="unknown goal 'nothing'"):
         Crafting().make(Task("crafting", "1", {**SPEC, "goal": "nothing"}))
@@ -274,7 +274,7 @@ def test_bad_settings_are_reported_together() -> None:
         Crafting("minecraft", level=9, penalty=1.0)  # type: ignore[arg-type]
     assert len(caught.value.problems) == 3
     for penalty in (float("nan"), float("-inf")):
-        with pytest.raises(ConfigError, match=f"penalty: a reward of {penalty}"):
+        with pytest.raises(ConfigError, match=f"penalty: got a reward of {penalty}"):
             Crafting(penalty=penalty)
     with pytest.raises(ConfigError, match="did you mean 'combo'"):
         Crafting().tasks("test", "comb")

@@ -73,7 +73,7 @@ class TestTheory:
             "anna is not not old",
         ):
             assert parse_fact(text) is None and parse_rule(text) is None, text
-        with pytest.raises(ConfigError, match="no fact and no rule"):
+        with pytest.raises(ConfigError, match="the sentence states neither a fact nor a rule"):
             parse_theory(["anna likes ben"])
 
     @pytest.mark.parametrize(
@@ -205,5 +205,5 @@ class TestWorld:
         task = deep.tasks("test", "longer")[0]
         assert len(task.spec["chain"]) == 16
         assert all(deep.check_steps(task, (deep.expert(task) or ("",))[0]))
-        with pytest.raises(ConfigError, match="kinds: 68, but this world has 28"):
+        with pytest.raises(ConfigError, match=", but this world has"):
             WORLD.question(task)

@@ -259,7 +259,7 @@ def test_a_world_around_a_session(monkeypatch):
     assert world.make(panels[0][0]).reset()[0] == "count"
     with pytest.raises(VersionMismatch):
         world.make(TASK)
-    with pytest.raises(ConfigError, match="not a task of the world"):
+    with pytest.raises(ConfigError, match="the task does not belong to world"):
         world.make(Task("other", "2.5", {"n": 1}))
     with pytest.raises(ConfigError, match="did you mean 'test'"):
         world.tasks("tset", "seen")
@@ -359,7 +359,7 @@ def pool_of(most=2, wait_s=0.0):
 def test_machines_are_used_again_and_bounded():
     pool, made = pool_of()
     first, second = pool.take(), pool.take()
-    with pytest.raises(AtCapacity, match="retry after 1 s"):
+    with pytest.raises(AtCapacity, match="Retry after 1 s"):
         pool.take()
     pool.give_back(first)
     assert pool.take() is first

@@ -93,7 +93,7 @@ def test_episodes_on_threads_do_not_mix(world):
 
 
 def test_folders_and_tasks_are_checked(world, tmp_path):
-    with pytest.raises(ConfigError, match="no game files"):
+    with pytest.raises(ConfigError, match="folder without game files"):
         AlfWorld(tmp_path)
     with pytest.raises(ConfigError):
         world.make(Task(world.name, world.version, {"dialect": "0.4", "game": "gone", "sha256": ""}))

@@ -117,7 +117,7 @@ def test_files_that_are_none_changed_or_outside(folder, tmp_path):
     world = TextGames(tmp_path)
     (task,) = all_tasks(world)
     assert set(world.broken) == {"text.z8", "empty.z8", "cut.z8", "bit.z8"}
-    assert "cut short" in str(world.broken["cut.z8"]) and "checksum" in str(world.broken["bit.z8"])
+    assert "is truncated" in str(world.broken["cut.z8"]) and "checksum" in str(world.broken["bit.z8"])
     for name, kind in (("../x.z8", UnsafePath), ("gone.z8", ConfigError), ("bit.z8", CorruptRecord)):
         with pytest.raises(kind):
             world.make(Task("textworld", world.version, {"game": name, "sha256": "0"}))

@@ -176,7 +176,7 @@ def test_the_limit_counts_each_query_for_itself() -> None:
 
 def test_a_closed_database_and_a_missing_fact_are_typed_errors() -> None:
     database = FactsDatabase(draw_facts(("boss",), 0))
-    with pytest.raises(EnvLost, match="no such fact; got boss of 90"):
+    with pytest.raises(EnvLost, match="the hidden database does not hold this fact: got boss of 90"):
         database.ask("boss", 90)
     database.close()
     database.close()

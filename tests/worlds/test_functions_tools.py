@@ -268,7 +268,7 @@ def test_drafts_depend_on_nothing_but_the_seed() -> None:
 def test_unknown_shapes_and_unfit_pools_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'parallel'"):
         draw_draft("paralel", select_entries("train", is_unseen=False), np.random.default_rng(0), split="train")
-    with pytest.raises(ConfigError, match="whose result"):
+    with pytest.raises(ConfigError, match="no tool produces a result that another tool can use"):
         draw_draft("multi_turn", select_entries("test", is_unseen=False)[-1:], np.random.default_rng(0), split="test")
 
 

@@ -115,18 +115,18 @@ def test_what_is_held_at_the_beginning() -> None:
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
-        ([], "no rectangle"),
+        ([], "the rows do not form a rectangle"),
         (["####", "##>.", "####"], "3 to"),
-        (["########", "##>.##", "########"], "no rectangle"),
+        (["########", "##>.##", "########"], "the rows do not form a rectangle"),
         (["#######", "##>.###", "#######"], "two characters"),
-        (["######", "##zz##", "##>.##", "######"], "'zz' is no cell"),
+        (["######", "##zz##", "##>.##", "######"], "unknown cell"),
         (["######", "##..##", "######"], "0 agents"),
         (["########", "##>.>.##", "########"], "2 agents"),
-        (["########", "##>.....", "########"], "open at its edge"),
-        (["########", "rb>...##", "########"], "open at its edge"),
-        (["##" * 70] * 4, "3 to 64 cells a side"),
-        (["##" * 20, *["##" + "rb" * 18 + "##"] * 4, "##>." + "##" * 18, "##" * 20], "too many things"),
-        ([3, 4, 5], "no rectangle"),
+        (["########", "##>.....", "########"], "the edge is open"),
+        (["########", "rb>...##", "########"], "the edge is open"),
+        (["##" * 70] * 4, "3 to 64 cells per side"),
+        (["##" * 20, *["##" + "rb" * 18 + "##"] * 4, "##>." + "##" * 18, "##" * 20], "too many objects"),
+        ([3, 4, 5], "the rows do not form a rectangle"),
     ],
 )
 def test_bad_maps_are_refused(rows: list[str], match: str) -> None:
@@ -138,5 +138,5 @@ def test_bad_fillings_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         read_map(["########", "##>.rx##", "########"], inside={(1, 1): "rk", (2, 1): "rc"}, hold="rl")
     assert len(caught.value.problems) == 3
-    with pytest.raises(ConfigError, match="no thing"):
+    with pytest.raises(ConfigError, match="unknown object code"):
         read_map(["######", "##>.##", "######"]).get_object(1)

@@ -162,7 +162,7 @@ def test_renamed_tasks_have_the_same_plans_in_other_colours() -> None:
             assert (other.kind, other.tier, other.split) == (task.kind, task.tier, task.split)
             assert WORLD.key(other) == WORLD.key(task)
             assert colourless(WORLD.expert(other)) == colourless(WORLD.expert(task))
-    with pytest.raises(ConfigError, match="colours of a level"):
+    with pytest.raises(ConfigError, match="colors of a level cannot change"):
         GridWorld("GoToObj").rename(Task("babyai", "1", {"level": "GoToObj", "seed": 1}), rng)
 
 

@@ -131,7 +131,7 @@ BROKEN = {
     "a bracket too many": lambda good: record(good + ")"),
     "a bracket too few": lambda good: record(good.rstrip()[:-1]),
     "closed first": lambda good: record(")("),
-    "no goal": lambda good: record(good[: good.index("(:goal")] + ")"),
+    "invalid goal": lambda good: record(good[: good.index("(:goal")] + ")"),
     "no beginning": lambda good: record(good.replace("(:init", "(:start")),
     "no agent": lambda good: record(good.replace("(atLocation agent1", "(wasLocation agent1")),
     "another goal": lambda good: record(good.replace("isClean ?o", "isOn ?o")),
@@ -199,7 +199,7 @@ def test_a_file_that_is_too_large_or_missing(tmp_path, monkeypatch):
         read_game(tmp_path / "nothing")
     (tmp_path / "game.tw-pddl").write_text(record(problem()))
     monkeypatch.setattr(games_module, "_MAX_FILE_BYTES", 100)
-    with pytest.raises(CorruptRecord, match="more than 100 bytes"):
+    with pytest.raises(CorruptRecord, match="larger than 100 bytes"):
         read_game(tmp_path)
 
 
@@ -209,7 +209,7 @@ def test_kinds_of_tasks_that_alfworld_leaves_out(tmp_path):
         folder.mkdir(parents=True)
         (folder / "game.tw-pddl").write_text(record(problem()))
     assert find_games(tmp_path) == ("train/pick-Mug-1/t1/game.tw-pddl",)
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError, match="folder of games not found"):
         find_games(tmp_path / "nothing")
 
 
@@ -257,17 +257,17 @@ def test_tasks_of_files(tmp_path):
         world.make(other(sha256="0" * 64))
     with pytest.raises(UnsafePath):
         world.make(other(game="../in/g/game.tw-pddl"))
-    with pytest.raises(ConfigError, match="no such game"):
+    with pytest.raises(ConfigError, match="game not found"):
         world.make(other(game="h/game.tw-pddl"))
-    with pytest.raises(ConfigError, match="not a task of a game file"):
+    with pytest.raises(ConfigError, match="the task does not name a game file"):
         world.make(other(more=1))
-    with pytest.raises(ConfigError, match="a game file already"):
+    with pytest.raises(ConfigError, match="the task is already a game file"):
         world.write_game(task, tmp_path / "out", texts=TEXTS)
     file.write_text(file.read_text() + " ")
     with pytest.raises(VersionMismatch):
         world.make(task)
     file.unlink()
-    with pytest.raises(ConfigError, match="no game files"):
+    with pytest.raises(ConfigError, match="folder without game files"):
         HouseholdWorld(games=tmp_path / "in")
 
 
@@ -289,7 +289,7 @@ def test_where_the_official_texts_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(games_module, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"evolvent\[alfworld\]"):
         read_official_texts()
-    with pytest.raises(ConfigError, match="a grammar without a task"):
+    with pytest.raises(ConfigError, match="the grammar has no task"):
         write_game(tmp_path / "x", layout, GOAL, task="t", texts=OfficialTexts("", "no place"))
     assert not (tmp_path / "x").exists()
 

@@ -103,10 +103,10 @@ def test_environments_keep_their_promises():
 def test_tasks_that_are_none():
     name, good = WORLD.name, dict(WORLD.tasks("dev", "combo")[0].spec)
     for change, what in (
-        ({"noun": "bread"}, "is no noun"),
-        ({"goal": ["clean", "plate", "shelf"]}, "is no goal"),
-        ({"seed": "1"}, "no whole number"),
-        ({"size": "alfworld"}, "not the size"),
+        ({"noun": "bread"}, "unknown noun"),
+        ({"goal": ["clean", "plate", "shelf"]}, "invalid goal"),
+        ({"seed": "1"}, ", expected a whole number"),
+        ({"size": "alfworld"}, ", the size of this world"),
     ):
         with pytest.raises(ConfigError, match=what):
             WORLD.make(Task(name, "1", {**good, **change}))
@@ -115,5 +115,5 @@ def test_tasks_that_are_none():
     assert len(caught.value.problems) == 3
     with pytest.raises(VersionMismatch):
         WORLD.make(Task(name, "0", good))
-    with pytest.raises(ConfigError, match="not a task of the world"):
+    with pytest.raises(ConfigError, match="the task does not belong to world"):
         HouseholdWorld(sizes=SMALL).make(WORLD.tasks("dev", "combo")[0])

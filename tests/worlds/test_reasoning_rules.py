@@ -82,7 +82,7 @@ class TestRuleBook:
         assert book(text).holds("the dog", "dance") is holds
 
     def test_circles_and_contradictions_are_refused(self):
-        with pytest.raises(ConfigError, match="circle"):
+        with pytest.raises(ConfigError, match="rules depend on each other in a cycle"):
             book("rule 1 : whoever can sing can hum . rule 2 : whoever can hum can sing").holds("the dog", "sing")
         with pytest.raises(ConfigError, match="contradict"):
             book("the dog can sing . the dog can not sing").holds("the dog", "sing")
@@ -132,5 +132,5 @@ def test_bad_settings_are_told_all_at_once():
         Rules(form="mian", steps=9)  # type: ignore[arg-type]
     assert [str(problem) for problem in caught.value.problems] == [
         "form: unknown form 'mian' (did you mean 'main'?)",
-        "steps: 9 steps in a chain (give 3 to 5)",
+        "steps: got 9 steps in a chain, expected 3 to 5",
     ]

@@ -154,7 +154,7 @@ def test_snapshots_are_of_one_task(world: Generated) -> None:
 
 def test_bad_tasks_are_refused(world: Generated) -> None:
     task = some(world)[0]
-    with pytest.raises(ConfigError, match="not a task"):
+    with pytest.raises(ConfigError, match="the task does not belong to world"):
         world.make(Task("chess", world.version, task.spec))
     with pytest.raises(VersionMismatch):
         world.make(Task(world.name, "0", task.spec))

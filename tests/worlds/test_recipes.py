@@ -400,7 +400,7 @@ def test_folder_order_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_bad_folders_name_every_bad_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such recipe folder"):
+    with pytest.raises(ConfigError, match="recipe folder not found"):
         read_folder(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="no recipe in this folder"):
         read_folder(tmp_path)

@@ -178,12 +178,12 @@ def test_bad_rows_are_named_and_good_ones_kept(files: tuple[Path, Path], tmp_pat
             "id",
             "text",
             "text",
-            "before",
+            "duplicate document id",
             "text",
             "JSON",
             "JSON",
             "JSON",
-            "before",
+            "duplicate question",
             "answer",
             "question",
             "answer",
@@ -202,7 +202,7 @@ def test_files_without_a_good_row_are_both_named(tmp_path: Path) -> None:
         read_library(tmp_path / "none.jsonl", write(tmp_path / "bad.jsonl", ["{}", "{}"]))
     first, second = map(str, caught.value.problems)
     assert "none.jsonl" in first and "cannot be read" in first
-    assert "no good row; row 1" in second
+    assert "no valid row: row 1" in second
     with pytest.raises(ConfigError, match="no row"):
         read_library(write(tmp_path / "empty.jsonl", []), write(tmp_path / "bad.jsonl", QUESTIONS))
     with pytest.raises(ConfigError, match="no word"):

@@ -69,9 +69,9 @@ BAD = [
     (["not", "an object"], "list where an object was expected"),
     ({"db_id": "lakes", "question": "?"}, "no SQL"),
     ({"db_id": "lakes", "question": " ", "SQL": 3}, "no question (a question), no SQL (its gold query)"),
-    ({"db_id": "../dev_databases/lakes", "question": "?", "SQL": "SELECT 1"}, "not safe"),
+    ({"db_id": "../dev_databases/lakes", "question": "?", "SQL": "SELECT 1"}, "unsafe file name"),
     ({"db_id": "/etc", "question": "?", "SQL": "SELECT 1"}, "it is absolute"),
-    ({"db_id": "%2e%2e/x", "question": "?", "SQL": "SELECT 1"}, "not safe"),
+    ({"db_id": "%2e%2e/x", "question": "?", "SQL": "SELECT 1"}, "unsafe file name"),
     ({"db_id": "link", "question": "?", "SQL": "SELECT 1"}, "symbolic link"),
     ({"db_id": "ponds", "question": "?", "SQL": "SELECT 1"}, "there is no file dev_databases/ponds/ponds.sqlite"),
 ]
@@ -251,7 +251,7 @@ def test_item_ids_of_agentgym(folder):
     assert world.task_at_index(9430).spec["row"] == 2
     assert world.task_at_index(0).spec["part"] == "train"
     assert {len(items) for items in ITEMS.values()} == {9428, 1534}
-    for index, message in ((-1, "0 to 10961"), (10962, "0 to 10961"), (9432, "no row 4"), (24, "no row 24")):
+    for index, message in ((-1, "0 to 10961"), (10962, "0 to 10961"), (9432, "usable row 4"), (24, "usable row 24")):
         with pytest.raises(ConfigError, match=message):
             world.task_at_index(index)
 
@@ -269,7 +269,7 @@ def test_bad_rows_are_told_and_good_rows_kept(folder):
         assert message in problem.what
     assert world.tasks("test", "seen") is found
     assert world.task_at_index(9428 + len(BAD)) == found[0]  # ids count all rows
-    with pytest.raises(ConfigError, match="no row 0 that can be used"):
+    with pytest.raises(ConfigError, match="usable row 0"):
         world.task_at_index(9428)
 
 
@@ -300,9 +300,9 @@ def test_a_changed_row_is_another_task(folder):
     [
         ({"part": "tset"}, "unknown part"),
         ({"part": None, "row": "0"}, r"(?s)part.*row"),
-        ({"row": True}, "no whole number"),
-        ({"row": 77}, "no such row"),
-        ({"row": -1}, "no such row"),
+        ({"row": True}, ", expected the number of a row"),
+        ({"row": 77}, "row of dev.json not found"),
+        ({"row": -1}, "row of dev.json not found"),
     ],
 )
 def test_broken_specs(folder, spec, message):
@@ -313,10 +313,10 @@ def test_broken_specs(folder, spec, message):
 
 
 def test_folders_that_are_none(tmp_path, folder):
-    with pytest.raises(ConfigError, match=r"no questions in the layout of BIRD.*train\.json"):
+    with pytest.raises(ConfigError, match=r"no questions in the BIRD layout.*train\.json"):
         SqlWorld.from_bird(tmp_path / "nowhere")
     for content, message in (
-        ("{}", "no array"),
+        ("{}", "does not hold an array of rows"),
         ("[1", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
         ("[]", "no rows"),
@@ -343,7 +343,7 @@ def test_a_part_alone_and_without_folders(folder):
     assert not world.tasks("dev", "seen")
     with pytest.raises(ConfigError, match="unknown tier"):
         world.tasks("test", "evo")
-    with pytest.raises(ConfigError, match="mean something"):
+    with pytest.raises(ConfigError, match="names of a BIRD database cannot change"):
         world.rename(world.tasks("test", "seen")[0], None)
 
 

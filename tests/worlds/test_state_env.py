@@ -56,7 +56,7 @@ def counter() -> CounterEnv:
 def assert_over(env: Env) -> None:
     with pytest.raises(SessionGone) as refusal:
         env.step("up")
-    assert str(refusal.value) == "a step after the end of the episode; got up; expected reset() first"
+    assert str(refusal.value) == "step was called after the end of the episode: got up, expected reset() first"
 
 
 def test_counter_keeps_the_promises_of_an_env() -> None:
@@ -116,10 +116,10 @@ def test_foreign_snapshot_is_refused_and_changes_nothing(counter: CounterEnv) ->
     counter.step("up")
     other_task = CounterEnv(Task("counter", "1", {"goal": 4}))
     for value in (None, 1, (TASK.id, True, 1), other_task.snapshot()):
-        with pytest.raises(ConfigError, match="no snapshot of this task") as refusal:
+        with pytest.raises(ConfigError, match="the snapshot does not belong to this task") as refusal:
             counter.restore(value)
         assert refusal.value.value == value
-        assert refusal.value.expected == f"one of task {TASK.id}"
+        assert refusal.value.expected == f"a snapshot of task {TASK.id}"
     assert counter.step("up")[0] == "2"
 
 

@@ -164,13 +164,13 @@ def test_refusals(name):
     batch = world.batch(tasks, 2)
     with pytest.raises(SessionGone, match=r"reset\(\) first"):
         batch.step(np.zeros((2, batch.spec.agents)))
-    with pytest.raises(BatchMismatch, match="numbers of episodes"):
+    with pytest.raises(BatchMismatch, match="wrong shape of the episode numbers"):
         batch.reset([0])
     with pytest.raises(ConfigError, match="0 or more"):
         batch.reset([0, -1])
     view = batch.reset([0, 1])
     good = actions_for(view, batch.spec)
-    with pytest.raises(BatchMismatch, match="a team's actions"):
+    with pytest.raises(BatchMismatch, match="wrong shape of the team's actions"):
         batch.step(good[:1])
     with pytest.raises(InvalidAction):
         batch.step(good.astype(str))
@@ -181,7 +181,7 @@ def test_refusals(name):
     assert same(batch.step(good).view, world_again(world, tasks, good)), "a refused step has moved something"
     with pytest.raises(BatchMismatch, match="another"):
         world.batch(tasks, 3).restore(batch.snapshot())
-    with pytest.raises(ConfigError, match=r"tasks: none(\n|.)*size: got 0"):
+    with pytest.raises(ConfigError, match=r"got none, expected 1 or more"):
         world.batch((), 0)
 
 
@@ -221,9 +221,9 @@ def test_views_that_nobody_can_decide_on():
     empty[0, 1] = False
     with pytest.raises(NoLegalAction, match=r"row 0, episode 5, step 0, agent 1, part 0.*an empty mask of 4"):
         check_view(a_view(available=empty), SPEC)
-    with pytest.raises(BatchMismatch, match="a team's observation"):
+    with pytest.raises(BatchMismatch, match="wrong shape of the team's"):
         check_view(a_view(observation=np.zeros((2, 2, 4), np.float32)), SPEC)
-    with pytest.raises(BatchMismatch, match="a team's state"):
+    with pytest.raises(BatchMismatch, match="the team's state"):
         check_view(a_view(state=None), SPEC)
 
 
@@ -260,7 +260,7 @@ def test_continuous_actions_are_clipped():
 
 def test_what_fits_a_checkpoint():
     check_fit(SPEC, replace(SPEC, agents=12, horizon=99))
-    with pytest.raises(ShapeMismatch, match=r"observation: trained on 3, here 4; actions: .*n=4.*n=5"):
+    with pytest.raises(ShapeMismatch, match=r"observation: trained on 3, got 4; actions: .*n=4.*n=5"):
         check_fit(SPEC, replace(SPEC, observation=4, actions=Discrete(5)))
     with pytest.raises(ShapeMismatch, match="state"):
         check_fit(SPEC, replace(SPEC, state=0))

@@ -97,7 +97,7 @@ def test_robots_without_dictionaries_are_the_same(scenario, parts):
             actions = rng.uniform(-1, 1, (quick.spec.agents, quick.spec.actions.dim))
             a, b = quick.step(actions), plain.step(actions)
     assert ended == (3 if scenario == "Walker2d" else ended)
-    with pytest.raises(ConfigError, match="disabled agents"):
+    with pytest.raises(ConfigError, match="disabled agents out of range"):
         make_row(world("mamujoco").task(row={"disabled": [6]}))
 
 

@@ -177,7 +177,7 @@ def test_mistakes_are_refused():
         GameWorld("climbing").task(3)
     with pytest.raises(ConfigError, match="split"):
         GameWorld("team").tasks("tran", "seen")
-    with pytest.raises(ConfigError, match="each place"):
+    with pytest.raises(ConfigError, match="each position from 0 once, at most 12"):
         RelayWorld().task([0, 0, 1])
     with pytest.raises(ConfigError, match="12 steps"):
         RelayWorld(horizon=3)

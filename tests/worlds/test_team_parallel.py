@@ -97,11 +97,11 @@ def test_mistakes_are_refused():
     with pytest.raises(SessionGone):
         env.step({})
     env.reset(seed=0)
-    with pytest.raises(ConfigError, match="agents without an action"):
+    with pytest.raises(ConfigError, match="agents lack an action"):
         env.step({"agent_0": 0})
     with pytest.raises(InvalidAction):
         env.step(dict.fromkeys(env.agents, 99))
     with pytest.raises(ConfigError, match="0 or more"):
         env.reset(seed=-1)
-    with pytest.raises(ConfigError, match="without a central state"):
+    with pytest.raises(ConfigError, match="the world has no central state"):
         env.state()

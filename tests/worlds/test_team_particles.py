@@ -119,7 +119,7 @@ def test_panels_and_mistakes():
         ParticleWorld("tag", horizon=0, agents=0)
     with pytest.raises(ConfigError, match="2 to 12"):
         world.task(1, 0)
-    with pytest.raises(ConfigError, match="larger than the room"):
+    with pytest.raises(ConfigError, match="the team is too large"):
         ParticleWorld("spread", agents=2).batch([world.task(3, 0)], 1)
 
 

@@ -198,9 +198,9 @@ def test_the_same_weights_fit_any_team(world):
 def test_mistakes_are_refused(world):
     with pytest.raises(ConfigError, match=r"grid: got 3(\n|.)*horizon: got 0(\n|.)*agents: got 13"):
         RescueWorld(grid=3, horizon=0, agents=13)
-    with pytest.raises(ConfigError, match="levels of another size"):
+    with pytest.raises(ConfigError, match="levels have another grid size"):
         RescueWorld(grid=9).batch(world.tasks("train", "seen"), 1)
-    with pytest.raises(ConfigError, match="larger than the room"):
+    with pytest.raises(ConfigError, match="the team is too large"):
         RescueWorld(grid=7, agents=2).batch([world.resize_team(world.tasks("train", "seen")[0], 5)], 1)
     with pytest.raises(ConfigError, match="1 to 12"):
         world.resize_team(world.tasks("train", "seen")[0], 13)

@@ -65,7 +65,7 @@ def test_boxes_are_scaled_and_the_disabled_stay_in_the_middle():
     row.begin(0)
     row.step(np.array([[-1.0, 1.0], [1.0, 1.0]]))
     assert env.told[-1]["a0"].tolist() == [-2.0, 6.0] and env.told[-1]["a1"].tolist() == [2.0, 2.0]
-    with pytest.raises(ConfigError, match=r"disabled agents; got \[2\]"):
+    with pytest.raises(ConfigError, match=r"disabled agents out of range: got \[2\]"):
         ParallelRow(Counting(), horizon=5, disabled=[0, 2])
 
 
@@ -131,10 +131,10 @@ def test_who_dies_as_the_others_are_cut_is_dead_at_the_cut():
 
 
 FAULTS = {
-    "nan": (NonFinite, "an observation that is not finite .*agent 0"),
-    "reward": (NonFinite, "a team's reward"),
-    "mask": (NoLegalAction, "an agent that may do nothing"),
-    "stranger": (WorldError, r"not announced; got \['a9'\]"),
+    "nan": (NonFinite, r"an observation is not finite \(.*agent 0"),
+    "reward": (NonFinite, "a reward of the team is not finite"),
+    "mask": (NoLegalAction, r"an agent has no available action \("),
+    "stranger": (WorldError, r"unannounced agents: got \['a9'\]"),
     "raise": (EnvLost, "failed at a step: RuntimeError: broken inside"),
 }
 
@@ -155,7 +155,7 @@ def test_nobody_comes_back():
     row.begin(0)
     row.step(np.array([0, 0]))
     env.what, env.at = "revive", 2
-    with pytest.raises(WorldError, match=r"came back after their end; got \['a0'\]"):
+    with pytest.raises(WorldError, match=r"agents returned after their end: got \['a0'\]"):
         row.step(np.array([0, 0]))
 
 
@@ -163,13 +163,13 @@ def test_an_observation_of_another_length():
     env = Counting()
     row = ParallelRow(env, horizon=9)
     env._observations = lambda names, actions=None: {name: np.zeros(5, np.float32) for name in names}
-    with pytest.raises(BatchMismatch, match="an observation of agent 'a0'; got 5; expected 4"):
+    with pytest.raises(BatchMismatch, match="wrong observation size of agent"):
         row.begin(0)
 
 
 def test_answers_that_make_no_sense():
     for answer, sentence in (
-        (lambda agents: ({}, dict.fromkeys(agents, 0.0), {}, {}, {}), "without an observation"),
+        (lambda agents: ({}, dict.fromkeys(agents, 0.0), {}, {}, {}), "an active agent has no observation"),
         (lambda agents: ({}, {}), "failed at a step: ValueError"),
         (lambda agents: ({}, dict.fromkeys(agents, "much"), {}, {}, {}), "failed at a step: ValueError"),
     ):
@@ -188,7 +188,7 @@ def test_spaces_that_are_no_team():
         ParallelRow(env, horizon=9)
     env = Counting()
     env.observation_space = lambda name: Discrete_(3)
-    with pytest.raises(ConfigError, match="an observation space of a team"):
+    with pytest.raises(ConfigError, match="unsupported observation space of a team"):
         ParallelRow(env, horizon=9)
 
 
@@ -288,13 +288,13 @@ def test_one_that_cannot_be_closed_either_costs_no_more():
 
 def test_a_task_of_another_team_is_refused():
     batch = RowTeam(make_counting(task(agents=3)).spec, [task(agents=2)], 1, host=LocalRows(make_counting))
-    with pytest.raises(ConfigError, match=r"a task whose team is another; got \(2, 4\); expected \(3, 4\)"):
+    with pytest.raises(ConfigError, match=r"the team of the task has the wrong shape: got \(2, 4\), expected \(3, 4\)"):
         batch.reset([0])
 
 
 def test_three_beginnings_that_fail():
     batch = team(2, what="reset", at=0)
-    with pytest.raises(EnvLost, match=r"3 episodes in a row did not begin.*no beginning"):
+    with pytest.raises(EnvLost, match=r"consecutive episodes did not begin.*no beginning"):
         batch.reset([0, 1])
 
 
@@ -319,7 +319,7 @@ def test_a_snapshot_is_played_again():
     with pytest.raises(BatchMismatch, match="another batch"):
         team(2).restore(kept)
     wrong = {**kept, "observation": kept["observation"] + 1}
-    with pytest.raises(WorldError, match=r"does not repeat itself; got rows \[0, 1, 2\]"):
+    with pytest.raises(WorldError, match=r"an environment is not deterministic: got rows \[0, 1, 2\]"):
         team(3, ends=5).restore(wrong)
 
 
@@ -328,12 +328,12 @@ def test_before_the_beginning():
         team().step(np.zeros((3, 2), int))
     with pytest.raises(SessionGone):
         team().snapshot()
-    with pytest.raises(ConfigError, match=r"tasks: none(\n|.)*size"):
+    with pytest.raises(ConfigError, match=r"tasks: got none(\n|.)*size"):
         RowTeam(team().spec, [], 0, host=LocalRows(make_counting))
 
 
 def test_teams_of_two_sizes_do_not_mix():
     two, three = task(), task(agents=3)
     batch = RowTeam(make_counting(two).spec, [two, three], 2, host=LocalRows(make_counting))
-    with pytest.raises(ConfigError, match="a task whose team is another"):
+    with pytest.raises(ConfigError, match="the team of the task has the wrong shape"):
         batch.reset([0, 1])

@@ -285,19 +285,19 @@ def test_the_toolbox_needs_no_text(world):
 def test_wrong_specs_are_told(world):
     task = world.tasks("dev", "seen")[0]
     for spec, words in (
-        ({}, ["no kind of task", "no whole number"]),
+        ({}, ["expected a list of matching parts", "expected a whole number"]),
         ({"kind": ["fly"], "seed": 1}, ["fly"]),
-        ({**task.spec, "seed": "1"}, ["no whole number"]),
-        ({**task.spec, "seed": True}, ["no whole number"]),
-        ({**task.spec, "kind": task.kind}, ["no kind of task"]),
-        ({**task.spec, "kind": [["a"]]}, ["no kind of task"]),
+        ({**task.spec, "seed": "1"}, ["expected a whole number"]),
+        ({**task.spec, "seed": True}, ["expected a whole number"]),
+        ({**task.spec, "kind": task.kind}, ["expected a list of matching parts"]),
+        ({**task.spec, "kind": [["a"]]}, ["expected a list of matching parts"]),
     ):
         with pytest.raises(ConfigError) as caught:
             world.make(Task(world.name, world.version, spec))
         assert all(word in str(caught.value) for word in words)
     with pytest.raises(VersionMismatch):
         world.make(Task(world.name, "0", task.spec))
-    with pytest.raises(ConfigError, match="not a task of the world"):
+    with pytest.raises(ConfigError, match="the task does not belong to world"):
         world.make(Task("other", "1", task.spec))
 
 

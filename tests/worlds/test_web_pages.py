@@ -113,7 +113,7 @@ def test_deep_and_crossed_elements() -> None:
     with raises(SampleInvalid, match="too large"):
         parse_page("<div>" * (MAX_DEPTH + 1))
     for nothing in ("", "  \n"):
-        with raises(SampleInvalid, match="no size"):
+        with raises(SampleInvalid, match="page size out of range"):
             parse_page(nothing)
 
 

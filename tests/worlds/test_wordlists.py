@@ -108,26 +108,26 @@ def test_every_mistake_of_a_list_is_named(tmp_path):
     with pytest.raises(ConfigError) as caught:
         read_words(lines)
     letters, length, twice = (problem.what for problem in caught.value.problems)
-    assert letters == '1 are not of letters alone: line 4 "it\'s!"'
-    assert length == "4 do not have 5 letters as most have: line 3 'fishes', line 6 'a', line 7 'on' and 1 more"
-    assert twice == "2 came before: line 5 'crane', line 11 'shire'"
+    assert letters == '1 contain other characters than letters: line 4 "it\'s!"'
+    assert length == "4 do not have 5 letters like most words: line 3 'fishes', line 6 'a', line 7 'on' and 1 more"
+    assert twice == "2 occur twice: line 5 'crane', line 11 'shire'"
     path = tmp_path / "list.txt"
     path.write_text("crane\n\nfishes\n")
-    with pytest.raises(ConfigError, match=r"list\.txt: 1 do not have 5 letters as most have: line 3 'fishes'"):
+    with pytest.raises(ConfigError, match=r"list\.txt: 1 do not have 5 letters like most words: line 3 'fishes'"):
         read_words(path)
 
 
 @pytest.mark.parametrize("lines", [[], [""], ["", "  "]])
 def test_an_empty_list_is_refused(lines):
-    with pytest.raises(ConfigError, match="give one word a line"):
+    with pytest.raises(ConfigError, match="write one word per line"):
         read_words(lines)
 
 
 def test_lists_that_cannot_be_read(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere\.txt' cannot be read"):
+    with pytest.raises(ConfigError, match=r"cannot read the list '.*nowhere\.txt'"):
         read_words(tmp_path / "nowhere.txt")
     (tmp_path / "picture").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(ConfigError, match="give a text file in UTF-8"):
+    with pytest.raises(ConfigError, match="use a UTF-8 text file"):
         read_words(str(tmp_path / "picture"))
     with pytest.raises(ConfigError, match="at most 20"):
         read_words(["a" * 21])
@@ -189,5 +189,5 @@ def test_a_long_list_weighs_a_sample_of_guesses(monkeypatch):
 
 
 def test_marks_that_fit_nothing_are_refused():
-    with pytest.raises(ConfigError, match="no word of the list fits"):
+    with pytest.raises(ConfigError, match="no word of the list matches these marks"):
         Solver(WordList(["ab", "cd"])).guess(["bb", "bb"])

@@ -48,9 +48,9 @@ class ValidCalls:
         toolbox: Any = getattr(world, "toolbox", None)
         if form not in get_args(CallForm) or (toolbox is None and "tools" not in info):
             raise ConfigError(
-                f"the world {world.name!r} does not say which calls are valid",
-                expected="tools, and a form of calls",
-                hint="play it without the constraint",
+                f"world {world.name!r} does not declare its valid calls",
+                expected="tools and a call format",
+                hint="run it without the constraint",
             )
         if info.get("language", "python") != "python":
             return None

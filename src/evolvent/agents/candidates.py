@@ -44,7 +44,7 @@ class CandidateAgent:
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
-            raise ConfigError("a temperature is 0 or more", value=self.temperature)
+            raise ConfigError("temperature out of range", value=self.temperature)
 
     def begin(self, world: World, task: Task, *, seed: int) -> _CandidateMind:
         longest = LanguageAgent(self.policy, max_tokens=1, history=self.history)
@@ -90,10 +90,10 @@ class _CandidateMind(LanguageMind):
         admissible = info.get("admissible")
         if not admissible:
             raise WorldError(
-                "choosing among listed actions needs a list",
+                "the world does not list its admissible actions",
                 value=sorted(info),
                 expected="admissible",
-                hint="use a method that writes its actions",
+                hint="use a method that writes actions as text",
             )
         return list(dict.fromkeys(tuple(self._dialect.action(action)) for action in admissible))
 

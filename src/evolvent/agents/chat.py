@@ -62,10 +62,12 @@ class ChatAgent:
     def __post_init__(self) -> None:
         problems = []
         if self.max_tokens < 1:
-            problems.append(Problem("max_tokens", f"must be 1 or more, got {self.max_tokens}"))
+            problems.append(Problem("max_tokens", f"got {self.max_tokens}, expected 1 or more"))
         if self.endpoint.tokens and not self.endpoint.processed and self.sampling != Sampling():
-            message = f"log-probabilities at temperature 1 are not those of {self.sampling}"
-            problems.append(Problem("sampling", message, "sample at temperature 1, or ask for processed ones"))
+            message = f"log-probabilities at temperature 1 do not match {self.sampling}"
+            problems.append(
+                Problem("sampling", message, "set temperature to 1, or request processed log-probabilities")
+            )
         if problems:
             raise ConfigError(problems)
 
@@ -213,7 +215,7 @@ class _ChatMind:
                 f"the endpoint's weights changed after {len(self._turns)} turns of an episode",
                 value=" ".join(writer),
                 expected=" ".join(before),
-                hint="steady=False marks it and goes on",
+                hint="steady=False marks the episode and continues",
             )
         return True
 
@@ -221,7 +223,9 @@ class _ChatMind:
         """Converts the turn to a generation. It extends the previous one if the prompt begins with all known tokens."""
         tokens, known_ids = reply.tokens, self._known
         if tokens is None:
-            raise TokensMissing("a reply without token ids", value=reply.text[:80], hint="endpoints must return them")
+            raise TokensMissing(
+                "the reply has no token ids", value=reply.text[:80], hint="use an endpoint that returns token ids"
+            )
         prompt = tokens.prompt
         extends = (
             known_ids is not None

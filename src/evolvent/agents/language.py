@@ -47,7 +47,7 @@ class LanguageAgent:
 
     def __post_init__(self) -> None:
         if self.restrict_to_admissible and self.constrain is not None:
-            raise ConfigError("actions are listed and constrained", hint="give choose or constrain")
+            raise ConfigError("choose and constrain are both set", hint="set only one of them")
 
     def begin(self, world: World, task: Task, *, seed: int) -> LanguageMind:
         return LanguageMind(self, world, seed, task=task)
@@ -92,9 +92,9 @@ class LanguageMind:
             action = self._recorded_turn(parent.steps[branch.step]).action
             if branch.token >= len(action):
                 raise ConfigError(
-                    f"a branch beyond the action of step {branch.step} of {parent.id!r}",
+                    f"branch token is beyond the action of step {branch.step} of trajectory {parent.id!r}",
                     value=branch.token,
-                    expected=f"less than its {len(action)} tokens",
+                    expected=f"less than {len(action)}",
                 )
             self._given = action[: branch.token]
 

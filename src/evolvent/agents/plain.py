@@ -34,7 +34,9 @@ class _RandomMind:
         admissible = info.get("admissible")
         if not admissible:
             raise WorldError(
-                "the random agent needs a list of admissible actions", value=sorted(info), expected="admissible"
+                "the random agent needs a world that lists its admissible actions",
+                value=sorted(info),
+                expected="admissible",
             )
         return Decision(admissible[int(self._rng.integers(len(admissible)))])
         yield ()

@@ -218,7 +218,9 @@ class PolicyChat:
                 raise
             return (f"{self.voice.name} goes on, because a newer voice cannot be loaded: {error}",)
         if self.voice is None:
-            raise Incomplete("there is no policy to talk to yet", hint="a training publishes snapshots while it runs")
+            raise Incomplete(
+                "no policy has been published yet", hint="wait until the training job publishes its first snapshot"
+            )
         return ()
 
     def reply(self, conversation: Conversation, text: str, *, stop: Callable[[], bool] = lambda: False) -> Exchange:
@@ -233,7 +235,7 @@ class PolicyChat:
         text = text.encode("utf-8", "replace").decode()  # a terminal may hand out half characters
         began, notes = monotonic(), self.refresh()
         if self.voice is None or self._engine is None:
-            raise EngineError("a speaker without a voice", value=notes)
+            raise EngineError("the chat agent has no logger", value=notes)
         policy = self.voice.policy
         ids, shortened = self._prompt_tokens(policy.dialect, conversation, text)
         seed = sample_seed(self._seed, len(conversation.exchanges), text)
@@ -289,10 +291,10 @@ class PolicyChat:
         shortened = self._history(dialect, conversation.system, turns, text, max_length) if turns else None
         if shortened is None:
             raise ContextOverflow(
-                "what was said does not fit the context",
+                "the conversation does not fit the context",
                 value=f"{len(ids)} tokens",
-                expected=f"at most {max_length} of {context}",
-                hint="say less, or begin anew",
+                expected=f"at most {max_length} of {context} tokens",
+                hint="shorten the message, or start a new conversation",
             )
         return shortened, True
 
@@ -307,7 +309,7 @@ class PolicyChat:
     def _ask_and_wait(self, ask: Ask, stop: Callable[[], bool]) -> Any:
         engine = self._engine
         if engine is None:
-            raise EngineError("a speaker without an engine", value=ask)
+            raise EngineError("the chat agent has no engine", value=ask)
         ticket = engine.submit(ask)
         try:
             while True:
@@ -317,7 +319,7 @@ class PolicyChat:
                             raise finished.error
                         return finished.answer
                 if stop():
-                    raise EngineError("the reply was given up", value=self.voice.name if self.voice else None)
+                    raise EngineError("the reply was cancelled", value=self.voice.name if self.voice else None)
         finally:
             engine.cancel([ticket])
 

@@ -74,20 +74,22 @@ class StepAgent:
             problems.append(
                 Problem(
                     "level",
-                    f"{self.level} {'without' if self.memory is None else 'with'} a memory",
-                    "a memory and a level, or neither",
+                    f"got {self.level} {'without' if self.memory is None else 'with'} a memory",
+                    "set both memory and level, or neither",
                 )
             )
         if self.level != "step" and (self.mark or self.align):
-            problems.append(Problem("mark, align", f"at level {self.level}", "windows of the level step have them"))
+            problems.append(Problem("mark, align", f"not available at level {self.level}", "set level to 'step'"))
         if self.align and None in self.window:
-            problems.append(Problem("align", f"to the window {self.window}", "a window of some length"))
+            problems.append(
+                Problem("align", f"got the window {self.window}", "expected a window with steps before or after")
+            )
         if self.k < 1 or min(self.tokens) < 1 or min(side or 0 for side in self.window) < 0:
             problems.append(
                 Problem(
                     "k, window, tokens",
                     f"{self.k}, {self.window}, {self.tokens}",
-                    "k and tokens of 1 or more, sides of 0 or more",
+                    "k and tokens must be 1 or more, window sides 0 or more",
                 )
             )
         problems += self._memory_problems() if self.memory is not None else []
@@ -97,7 +99,7 @@ class StepAgent:
     def _memory_problems(self) -> list[Problem]:
         problems = []
         if not self.memory:
-            problems.append(Problem("memory", "without a step", "add trajectories first"))
+            problems.append(Problem("memory", "holds no step", "add trajectories first"))
         longest_kind = (
             0
             if self.memory is None
@@ -114,18 +116,24 @@ class StepAgent:
                 Problem(
                     "kind_words",
                     f"{self.kind_words}, but kinds of the memory have {longest_kind} words",
-                    "build the memory with as many, or give none",
+                    "build the memory with the same number, or leave it out",
                 )
             )
         if self.needs_episodes and self.episode_key is None:
-            problems.append(Problem("memory", "finds no whole episodes", "build it with the key metadata too"))
+            problems.append(Problem("memory", "cannot find whole episodes", "build it with the key metadata too"))
         if self.level == "step" and self.found_by_key is None:
-            missing_key = "a key of steps" if self.step_key is None else f"the key {self.step_key.name}"
+            missing_key = "a step key" if self.step_key is None else f"the key {self.step_key.name}"
             problems.append(
                 Problem("step_key", f"the memory does not have {missing_key}", "build it with that key too")
             )
         if self.level == "step" and self.think != "call" and self.found_by_key and self.found_by_key.field == "thought":
-            problems.append(Problem("think", f"{self.think}, and steps are found by thoughts", "call, or another key"))
+            problems.append(
+                Problem(
+                    "think",
+                    f"got {self.think}, but this memory finds steps by thoughts",
+                    "set think to 'call', or use another key",
+                )
+            )
         return problems
 
     @property

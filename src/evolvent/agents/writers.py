@@ -82,7 +82,7 @@ def writer_for(policy: Policy | Endpoint | Writer, sampling: Sampling = GREEDY) 
     if isinstance(policy, Endpoint):
         return _EndpointWriter(policy, sampling)
     if not isinstance(policy, Writer):
-        raise ConfigError("nobody who could write", value=type(policy).__name__, expected="a policy or an endpoint")
+        raise ConfigError("unsupported writer", value=type(policy).__name__, expected="a policy or an endpoint")
     return policy
 
 
@@ -128,9 +128,9 @@ class _PolicyEpisodeWriter:
         space = policy.context - len(tokens)
         if space < (1 if request.allow_shorter else request.max_tokens):
             raise ContextOverflow(
-                "a prompt leaves no room for an answer",
+                "the prompt leaves no room for an answer",
                 value=f"{len(tokens)} tokens",
-                expected=f"at most {policy.context - request.max_tokens}",
+                expected=f"at most {policy.context - request.max_tokens} tokens",
             )
         seed = (self._seed + self._count * _STRIDE) & _MASK
         self._count += 1

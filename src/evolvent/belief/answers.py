@@ -59,7 +59,9 @@ class AnswerBelief:
 
     def __post_init__(self) -> None:
         if self.max_votes < 1 or not 0 <= self.cast <= self.max_votes or self.unparsable < 0:
-            raise ConfigError("votes that cannot be", value=self.cast, expected=f"0 to {self.max_votes}, of 1 or more")
+            raise ConfigError(
+                "number of votes out of range", value=self.cast, expected=f"0 to {self.max_votes}, of 1 or more"
+            )
 
     @property
     def cast(self) -> int:
@@ -130,7 +132,7 @@ def probability_summary(probability: NDArray[np.float64]) -> BeliefSummary:
     """
     is_invalid = ~((probability >= 0) & (probability <= 1))
     if is_invalid.any():
-        raise ConfigError("a belief that is no chance", value=float(probability[is_invalid][0]), expected="0 to 1")
+        raise ConfigError("belief is not a probability", value=float(probability[is_invalid][0]), expected="0 to 1")
     probabilities = np.stack([probability, 1 - probability])
     entropy = -(probabilities * np.log(np.where(probabilities > 0, probabilities, 1.0))).sum(axis=0)
     return BeliefSummary(

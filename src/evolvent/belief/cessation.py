@@ -91,7 +91,7 @@ class PlumeSearchEnv(gymnasium.Env[Observation, Action]):
         cost: float = -1.0,
     ) -> None:
         if not tasks:
-            raise ConfigError("a search without tasks", value=0, expected="one task or more")
+            raise ConfigError("the task list is empty", value=0, expected="one task or more")
         self.search = SourceSearch(world.batch(1), particles=particles, sweeps=sweeps)
         self.observation_space: spaces.Space[Observation] = observation_space()
         self.action_space: spaces.Space[Any] = action_space(world.preset)
@@ -152,7 +152,9 @@ class Cessation(gymnasium.Wrapper[ObsT, ActT, ObsT, ActT], Generic[ObsT, ActT]):
     ) -> None:
         super().__init__(env)
         if paid_for == "truth" and right is None:
-            raise ConfigError("paid for the truth, which nobody tells", value="right=None", expected="a function")
+            raise ConfigError(
+                "the setting paid_for='truth' needs the function `right`", value="right=None", expected="a function"
+            )
         self._pay = StopReward(reward=reward, cost=-1.0 if step_cost is None else step_cost, paid_for=paid_for)
         self._keep_inner = step_cost is None
         self._belief, self._detector, self._right = belief, detector, right

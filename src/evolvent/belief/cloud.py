@@ -123,13 +123,13 @@ def draw_prior(
         ConfigError: no prior, n below 1, or priors of different families.
     """
     if num_particles < 1:
-        raise ConfigError("a belief without particles", value=num_particles, expected="n of at least 1")
+        raise ConfigError("number of particles out of range", value=num_particles, expected="at least 1")
     if fused and (device != "cpu" or find_spec("numba") is None):
         if device == "cpu":
             raise MissingExtra("belief", "fused arithmetic of beliefs")
-        raise ConfigError("fused arithmetic is for processors", value=device, expected="cpu", hint="give fused=False")
+        raise ConfigError("fused arithmetic runs only on the CPU", value=device, expected="cpu", hint="set fused=False")
     if len(priors) != len(seeds):
-        raise BatchMismatch("a seed for each prior", value=len(seeds), expected=len(priors))
+        raise BatchMismatch("number of seeds does not match the priors", value=len(seeds), expected=len(priors))
     hypotheses = np.empty((len(NAMES), len(priors), num_particles))
     for i, (plume_prior, seed) in enumerate(zip(priors, seeds, strict=True)):
         rng = sample_rng("particles", seed)
@@ -155,7 +155,7 @@ def _draw_marginal(marginal: Marginal, name: str, num_values: int, *, rng: np.ra
         invalid_indices = np.flatnonzero(~_is_possible(name, values))
         if not len(invalid_indices):
             return values
-    raise WorldError(f"a prior that allows hardly any {name}", value=marginal, expected="mass above 0")
+    raise WorldError(f"the prior allows almost no {name}", value=marginal, expected="probability mass above 0")
 
 
 def _is_possible(name: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -174,12 +174,12 @@ def make_cloud(priors: Sequence[PlumePrior], theta: Tensor, log_w: Tensor, *, se
     b, n = log_w.shape
     if not priors or len({plume_prior.families() for plume_prior in priors}) != 1:
         raise ConfigError(
-            "beliefs together have priors of the same families",
+            "priors of one batch have different families",
             value=sorted({plume_prior.families() for plume_prior in priors}),
             expected="one",
         )
     if theta.shape != (len(NAMES), b, n) or len(priors) != b:
-        raise BatchMismatch("hypotheses of another shape", value=tuple(theta.shape), expected=(len(NAMES), b, n))
+        raise BatchMismatch("hypotheses have the wrong shape", value=tuple(theta.shape), expected=(len(NAMES), b, n))
     parameters = np.stack([plume_prior.parameters() for plume_prior in priors])
     area = np.array([plume_prior.area for plume_prior in priors], dtype=np.float64)
     return Cloud(
@@ -251,7 +251,7 @@ def replace_rows(cloud: Cloud, rows: NDArray[np.int64], new_beliefs: Cloud) -> C
         BatchMismatch: another number of hypotheses, or families that differ.
     """
     if new_beliefs.size != (len(rows), cloud.size[1]) or new_beliefs.families != cloud.families:
-        raise BatchMismatch("beliefs that do not fit in", value=new_beliefs.size, expected=(len(rows), cloud.size[1]))
+        raise BatchMismatch("the new beliefs do not fit", value=new_beliefs.size, expected=(len(rows), cloud.size[1]))
     capacity = max(cloud.past.shape[1], new_beliefs.past.shape[1])
     cloud, new_beliefs = _ensure_capacity(cloud, capacity), _ensure_capacity(new_beliefs, capacity)
     row_indices = torch.as_tensor(rows, device=cloud.log_w.device)
@@ -292,7 +292,7 @@ def check_readings(cloud: Cloud, position: object, z: object) -> Tensor:
     b = cloud.size[0]
     if positions.shape != (b, 3) or readings.shape != (b,):
         raise BatchMismatch(
-            "a place [B, 3] and a reading [B] for each belief",
+            "positions and readings have the wrong shape",
             value=(tuple(positions.shape), tuple(readings.shape)),
             expected=((b, 3), (b,)),
         )
@@ -300,10 +300,10 @@ def check_readings(cloud: Cloud, position: object, z: object) -> Tensor:
     if bool(bad.any()):
         row = int(bad.to(torch.int8).argmax())
         raise WorldError(
-            "a reading that no sensor gives",
+            "invalid sensor reading",
             value=float(readings[row]),
             expected="finite and 0 or more",
-            hint=f"belief {row}",
+            hint=f"check belief {row}",
         )
     slack = 1e-4 * (cloud.area[..., 1] - cloud.area[..., 0])
     inside = (positions[:, :2] >= cloud.area[..., 0] - slack) & (positions[:, :2] <= cloud.area[..., 1] + slack)
@@ -311,10 +311,10 @@ def check_readings(cloud: Cloud, position: object, z: object) -> Tensor:
     if not bool(inside.all()):
         row = int((~inside).to(torch.int8).argmax())
         raise WorldError(
-            "a place outside the area",
+            "position is outside the area",
             value=positions[row].tolist(),
             expected=cloud.area[row].tolist(),
-            hint=f"belief {row}",
+            hint=f"check belief {row}",
         )
     return torch.cat([positions, readings.unsqueeze(-1)], -1)
 
@@ -382,7 +382,11 @@ def compute_features(
         or belief_summary.covariance is None
         or belief_summary.spread is None
     ):
-        raise ConfigError("features of a belief about a place", value="a summary without moments", expected="a cloud's")
+        raise ConfigError(
+            "the belief has no features of a position",
+            value="summary without moments",
+            expected="the summary of a cloud",
+        )
     sensor_position, mean, std = (
         position[:, :2] / length,
         belief_summary.mean[:, :2] / length,

@@ -80,7 +80,7 @@ class ScoredRun:
         columns = (self.correct, self.steps, self.distance, self.generated, self.computed)
         lengths = [len(self.scores), *(len(column) for column in columns if column is not None)]
         if len(set(lengths)) != 1 or not lengths[0]:
-            raise BatchMismatch("the looks of an episode and what is told of them differ in number", value=lengths)
+            raise BatchMismatch("observations of an episode and their outcomes differ in number", value=lengths)
 
     def find_stop(self, threshold: float, *, inclusive: bool = False) -> int | None:
         """Returns the first look with a score below the threshold (inclusive: or at it); None where there is none."""
@@ -108,7 +108,7 @@ def replay_threshold(runs: Sequence[ScoredRun], threshold: float, *, inclusive: 
             return None
         if any(cost_column is None for cost_column in cost_columns):
             raise BatchMismatch(
-                f"only some runs tell their {name}", value=sum(cost_column is None for cost_column in cost_columns)
+                f"only some runs report their {name}", value=sum(cost_column is None for cost_column in cost_columns)
             )
         return [float(cost_column[end]) for cost_column, end in zip(cost_columns, ends, strict=True)]
 
@@ -164,13 +164,15 @@ def risk_coverage(scores: Sequence[float], correct: Sequence[bool | None]) -> Ri
         BatchMismatch: lengths differ. NonFinite: a score that is NaN.
     """
     if len(scores) != len(correct):
-        raise BatchMismatch("scores and truths differ in number", value=(len(scores), len(correct)))
+        raise BatchMismatch("scores and labels differ in number", value=(len(scores), len(correct)))
     known_indices = [index for index, truth in enumerate(correct) if truth is not None]
     if not known_indices:
         return None
     known_scores = np.array([scores[index] for index in known_indices], np.float64)
     if np.isnan(known_scores).any():
-        raise NonFinite("a score is no number", value=float("nan"), expected="a number; infinite where nothing is said")
+        raise NonFinite(
+            "a score is not a number", value=float("nan"), expected="a number, infinite where the detector is silent"
+        )
     is_wrong = np.array([not correct[index] for index in known_indices], np.float64)
     levels, group = np.unique(known_scores, return_inverse=True)
     sizes, errors = np.bincount(group), np.bincount(group, weights=is_wrong)
@@ -221,7 +223,7 @@ def annotations_to_scores(annotations: Iterable[Annotation], trajectory: str, sc
         step, value = annotation.target.step, annotation.value
         if step is None or not 0 <= step < looks or not isinstance(value, int | float):
             raise ConfigError(
-                f"a score of {trajectory} that belongs to no look",
+                f"a score of {trajectory} does not belong to any observation",
                 value=(step, value),
                 expected=f"a number at a step below {looks}",
             )
@@ -275,7 +277,7 @@ def make_chooser(name: str, *, nz: int = 25) -> Chooser:
     if name not in PLANNERS:
         raise ConfigError([unknown_name_problem("planner", name, PLANNERS)])
     if nz < 1:
-        raise ConfigError("a planner without readings to think of", value=nz, expected="nz of at least 1")
+        raise ConfigError("number of readings out of range", value=nz, expected="nz of at least 1")
 
     def choose(search: SourceSearch) -> NDArray[Any]:
         positions, is_allowed = search.batch.candidates()
@@ -328,7 +330,7 @@ def play_episodes(
         BatchMismatch: no start, or two equal ones.
     """
     if not starts or len({(start.task.id, start.sample) for start in starts}) != len(starts):
-        raise BatchMismatch("episodes to play", value=len(starts), expected="one or more, no two of them equal")
+        raise BatchMismatch("invalid list of episodes", value=len(starts), expected="one or more different episodes")
     search = SourceSearch(world.batch(min(batch_size, len(starts))), particles=particles, fused=fused)
     active_table = _EpisodeTable(name, search, DetectorHistory(detector, world.horizon))
     active_table.start_episodes(range(search.size), queue := iter(starts))
@@ -467,7 +469,9 @@ def compare_choosers(
         ConfigError: no chooser or no task.
     """
     if not choosers or not tasks:
-        raise ConfigError("nothing to compare", value=(len(choosers), len(tasks)), expected="choosers and tasks")
+        raise ConfigError(
+            "not enough to compare", value=(len(choosers), len(tasks)), expected="at least one chooser and one task"
+        )
     starts = [Start(tasks[i % len(tasks)], i // len(tasks)) for i in range(episodes)]
     return [
         play_episodes(

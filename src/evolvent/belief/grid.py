@@ -44,15 +44,17 @@ def make_grid(
         ConfigError: an unknown name, an unknown without cells, or more than five million cells.
     """
     problems = [unknown_name_problem("unknown", name, NAMES) for name in cells if name not in NAMES]
-    problems += [Problem(name, f"{count} cells", "give at least 1") for name, count in cells.items() if count < 1]
+    problems += [Problem(name, f"got {count} cells", "give at least 1") for name, count in cells.items() if count < 1]
     for i, name in enumerate(NAMES):
         known_flags = {_is_known(plume_prior.marginals[i]) for plume_prior in priors}
         if len(known_flags) > 1:
-            problems.append(Problem(name, "is known to some priors only", "give a grid to those that know the same"))
+            problems.append(
+                Problem(name, "only some priors know it", "use one grid for priors that know the same quantities")
+            )
         elif False in known_flags and name not in cells:
-            problems.append(Problem(name, "has no cells", "say how many, or give a prior that knows it"))
+            problems.append(Problem(name, "has no cells", "set the number of cells, or use a prior that knows it"))
     if math.prod(cells.values()) > MAX_CELLS:
-        problems.append(Problem("cells", f"{math.prod(cells.values())} of them", f"give at most {MAX_CELLS}"))
+        problems.append(Problem("cells", f"got {math.prod(cells.values())} cells", f"give at most {MAX_CELLS}"))
     if problems:
         raise ConfigError(problems)
     theta, log_w = [], []

@@ -113,7 +113,7 @@ def read_networks(model: BaseAlgorithm, path: Path) -> None:
     try:
         tensors = load(path.read_bytes())
     except SafetensorError as error:
-        raise CorruptRecord(f"{path}: networks that cannot be read: {error}", offset=0) from error
+        raise CorruptRecord(f"{path}: cannot read networks: {error}", offset=0) from error
     current = model.policy.state_dict()
     mismatched = sorted(
         name
@@ -121,7 +121,9 @@ def read_networks(model: BaseAlgorithm, path: Path) -> None:
         if name not in tensors or name not in current or tensors[name].shape != current[name].shape
     )
     if mismatched:
-        raise ShapeMismatch("networks of another shape", value=mismatched, expected="those of the settings beside them")
+        raise ShapeMismatch(
+            "networks have the wrong shape", value=mismatched, expected="the shapes of the settings in the same folder"
+        )
     model.policy.load_state_dict(tensors)
 
 

@@ -46,9 +46,9 @@ def parse_detector(text: str, *, setting: str = "stop") -> Detector:
         numbers = [float(argument) for argument in argument_texts if "=" not in argument]
         named = {key.strip(): int(value) for key, value in pairs}
     except ValueError as error:
-        raise ConfigError([Problem(setting, f"{text!r} has something that is no number", _SHAPES)]) from error
+        raise ConfigError([Problem(setting, f"{text!r} contains a part that is not a number", _SHAPES)]) from error
     if not min_numbers <= len(numbers) <= max_numbers or not set(named) <= allowed_counts or len(named) < len(pairs):
-        raise ConfigError([Problem(setting, f"{text!r} is no detector", _SHAPES)])
+        raise ConfigError([Problem(setting, f"unknown detector {text!r}", _SHAPES)])
     return kind(*numbers, **named)
 
 

@@ -95,7 +95,7 @@ def tabulate_outcomes(
         **{name: len(values) for name, values in numbers.items()},
     }
     if len(set(lengths.values())) != 1 or not len(ceased):
-        raise BatchMismatch("episodes and what is told of them differ in number, or there are none", value=lengths)
+        raise BatchMismatch("episodes and outcomes must have the same number, 1 or more", value=lengths)
     for name, values in numbers.items():
         if not np.isfinite(values).all():
             raise NonFinite(f"the {name} of an episode is not finite", value=float(values[~np.isfinite(values)][0]))

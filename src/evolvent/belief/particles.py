@@ -101,11 +101,17 @@ def update(
         ConfigError: an unknown move or rule, or exact moves after published ones.
     """
     if move not in ("exact", "published", "none") or collapse not in ("raise", "renew"):
-        raise ConfigError("unknown", value=(move, collapse), expected="exact, published or none; raise or renew")
+        raise ConfigError(
+            "unknown move or collapse", value=(move, collapse), expected="exact, published or none; raise or renew"
+        )
     if sweeps < 1:
-        raise ConfigError("moves without a move", value=sweeps, expected="sweeps of at least 1", hint="move='none'")
+        raise ConfigError(
+            "number of sweeps out of range", value=sweeps, expected="at least 1", hint="set move='none' to skip moves"
+        )
     if move == "exact" and not cloud.exact:
-        raise ConfigError("exact moves after published ones", value=move, hint="keep one kind of move in an episode")
+        raise ConfigError(
+            "exact moves cannot follow published moves", value=move, hint="use one kind of move per episode"
+        )
     position_reading = check_readings(cloud, position, z)
     log_w, evidence, ess = _reweigh(cloud, position_reading, sensor=sensor)
     collapsed_rows = np.flatnonzero((~(evidence > IMPOSSIBLE)).cpu().numpy())

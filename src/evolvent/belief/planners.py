@@ -169,7 +169,7 @@ def tabulate_draws(
         BatchMismatch: arrays of other shapes. ConfigError: nz below 1.
     """
     if nz < 1:
-        raise ConfigError("a table without readings", value=nz, expected="nz of at least 1")
+        raise ConfigError("number of readings out of range", value=nz, expected="nz of at least 1")
     positions = _check_candidates(cloud, candidates)
     all_concentrations = _concentrations(cloud, positions)
     b, k, _ = all_concentrations.shape
@@ -198,7 +198,7 @@ def _check_candidates(cloud: Cloud, candidates: object) -> Tensor:
     positions = torch.as_tensor(candidates, dtype=cloud.log_w.dtype, device=cloud.log_w.device)
     if positions.ndim != 3 or positions.shape[0] != cloud.size[0] or positions.shape[2] != 3:
         raise BatchMismatch(
-            "candidates of another shape", value=tuple(positions.shape), expected=(cloud.size[0], "K", 3)
+            "candidates have the wrong shape", value=tuple(positions.shape), expected=(cloud.size[0], "K", 3)
         )
     return positions
 
@@ -267,7 +267,9 @@ def dcee(predictive_table: PredictiveTable, explore: float = 1.0) -> Tensor:
 def greedy(predictive_table: PredictiveTable) -> Tensor:
     """Returns the expected concentration, [B, K]; raises ConfigError for a table without concentrations."""
     if predictive_table.expected is None:
-        raise ConfigError("no concentrations in this table", value="expected=None", expected="a table of readings")
+        raise ConfigError(
+            "the table has no concentrations", value="expected=None", expected="a table built with concentrations"
+        )
     return predictive_table.expected
 
 

@@ -65,7 +65,7 @@ class StopReward:
     def __post_init__(self) -> None:
         problems = [] if np.isfinite(self.reward) else [Problem("reward", f"{self.reward} is not finite")]
         if not (np.isfinite(self.cost) and self.cost <= 0):
-            problems.append(Problem("cost", f"a step earns {self.cost}", "give a finite number, 0 or less"))
+            problems.append(Problem("cost", f"got {self.cost}, expected a finite number, 0 or less"))
         if self.paid_for not in ("belief", "truth"):
             problems.append(Problem("paid_for", f"unknown {self.paid_for!r}", "give 'belief' or 'truth'"))
         if problems:
@@ -119,7 +119,7 @@ class SourceSearch:
         self.batch, self.preset = batch, batch.preset
         self.particles = batch.preset.particles if particles is None else particles
         if self.particles < 1:
-            raise ConfigError("a belief without particles", value=self.particles, expected="1 or more")
+            raise ConfigError("number of particles out of range", value=self.particles, expected="1 or more")
         self._sweeps, self._fused = sweeps, fused
         self._cloud: Cloud | None = None
         self._summary: BeliefSummary | None = None
@@ -133,7 +133,9 @@ class SourceSearch:
     def cloud(self) -> Cloud:
         """Returns the beliefs; the next step overwrites their arrays. Raises SessionGone before the first `begin`."""
         if self._cloud is None:
-            raise SessionGone("beliefs before any episode", value=self.size, expected="begin() first")
+            raise SessionGone(
+                "beliefs were read before any episode", value=self.size, expected="a call of begin() first"
+            )
         return self._cloud
 
     @property
@@ -150,7 +152,11 @@ class SourceSearch:
             ConfigError: the first time not all rows, a task of another preset. BatchMismatch: lengths differ.
         """
         if self._cloud is None and sorted(rows) != list(range(self.size)):
-            raise ConfigError("some episodes begin where none has", value=list(rows), expected=f"all {self.size} rows")
+            raise ConfigError(
+                "only some episodes begin, but no episode has begun before",
+                value=list(rows),
+                expected=f"all {self.size} rows",
+            )
         self.batch.begin(rows, tasks, seeds)
         row_indices = np.asarray(rows, dtype=np.int64)
         priors = [plume_prior for row in rows if (plume_prior := self.batch.priors[row]) is not None]
@@ -205,7 +211,7 @@ class SourceSearch:
         """Computes the distance from the posterior mean to the source, [B], meters: for scoring, never for acting."""
         mean = self.summary.mean
         if mean is None:
-            raise ConfigError("a belief without a mean", value=None, expected="a cloud's summary")
+            raise ConfigError("the belief has no mean", value=None, expected="the summary of a cloud")
         distances: Floats = np.hypot(*(mean[:, :2] - self.batch.source[:, :2]).T)
         return distances
 

@@ -121,12 +121,12 @@ class StdBelow:
 
     def __post_init__(self) -> None:
         problems = _check_positive("zeta", self.zeta)
-        problems += [] if self.dims else [Problem("dims", "names no dimension", f"some of {', '.join(DIMENSIONS)}")]
+        problems += [] if self.dims else [Problem("dims", "is empty", f"choose from {', '.join(DIMENSIONS)}")]
         for dimension in self.dims:
             if isinstance(dimension, str) and dimension not in DIMENSIONS:
                 problems.append(unknown_name_problem("dimension", dimension, DIMENSIONS, location="dims"))
             elif not isinstance(dimension, str) and dimension < 0:
-                problems.append(Problem("dims", f"dimension {dimension}", "0 or more"))
+                problems.append(Problem("dims", f"got dimension {dimension}, expected 0 or more"))
         if problems:
             raise ConfigError(problems)
 
@@ -135,7 +135,7 @@ class StdBelow:
         columns = [DIMENSIONS.index(dimension) if isinstance(dimension, str) else dimension for dimension in self.dims]
         if max(columns) >= std.shape[1]:
             raise ConfigError(
-                "a detector looks at an unknown that the belief does not have",
+                "detector dimension out of range",
                 value=self.dims,
                 expected=f"dimensions 0 to {std.shape[1] - 1}",
             )
@@ -177,7 +177,7 @@ class EntropyBelow:
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.nats):
-            raise ConfigError([Problem("nats", f"must be finite, got {self.nats}")])
+            raise ConfigError([Problem("nats", f"got {self.nats}, expected finite")])
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
         score = summary.entropy.astype(np.float64)
@@ -224,7 +224,7 @@ class Agreement:
     patience: int = 1
 
     def __post_init__(self) -> None:
-        problems = [] if 0 < self.q <= 1 else [Problem("q", f"must be above 0 and at most 1, got {self.q}")]
+        problems = [] if 0 < self.q <= 1 else [Problem("q", f"got {self.q}, expected above 0 and at most 1")]
         problems += _check_counts(least=self.least, patience=self.patience)
         if problems:
             raise ConfigError(problems)
@@ -271,7 +271,7 @@ class Scattered:
     least: int = 10
 
     def __post_init__(self) -> None:
-        problems = [] if 0 < self.q <= 1 else [Problem("q", f"must be above 0 and at most 1, got {self.q}")]
+        problems = [] if 0 < self.q <= 1 else [Problem("q", f"got {self.q}, expected above 0 and at most 1")]
         if problems := problems + _check_counts(least=self.least):
             raise ConfigError(problems)
 
@@ -329,7 +329,7 @@ class _CombinedDetector:
 
     def __init__(self, *detectors: Detector) -> None:
         if not detectors:
-            raise ConfigError([Problem(type(self).__name__, "names no detector", "give at least one")])
+            raise ConfigError([Problem(type(self).__name__, "has no detector", "add at least one")])
         self.detectors = detectors
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
@@ -412,9 +412,9 @@ def _require_consecutive(current: StopDecision, history: Sequence[StopDecision],
 def _require_field(array: Floats | None, name: str, detector: Detector) -> Floats:
     if array is None:
         raise ConfigError(
-            f"{type(detector).__name__} looks at what this belief does not have",
+            f"{type(detector).__name__} needs a quantity that this belief does not have",
             value=name,
-            expected="a belief whose summary tells it",
+            expected="a belief whose summary contains it",
             hint="choose another detector",
         )
     return array
@@ -434,8 +434,8 @@ def _clip_votes(more: Floats, summary: BeliefSummary) -> NDArray[np.int64]:
 
 
 def _check_positive(name: str, value: float) -> list[Problem]:
-    return [] if 0 < value < np.inf else [Problem(name, f"must be finite and above 0, got {value}")]
+    return [] if 0 < value < np.inf else [Problem(name, f"got {value}, expected finite and above 0")]
 
 
 def _check_counts(**counts: int) -> list[Problem]:
-    return [Problem(name, f"must be 1 or more, got {count}") for name, count in counts.items() if count < 1]
+    return [Problem(name, f"got {count}, expected 1 or more") for name, count in counts.items() if count < 1]

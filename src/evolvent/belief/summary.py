@@ -53,7 +53,7 @@ class BeliefSummary:
                 continue
             if np.shape(array) != shapes.get(array_field.name, batch):
                 raise BatchMismatch(
-                    f"the {array_field.name} of beliefs has another shape",
+                    f"the {array_field.name} of the beliefs has the wrong shape",
                     value=np.shape(array),
                     expected=shapes.get(array_field.name, batch),
                 )

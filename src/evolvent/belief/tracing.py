@@ -28,7 +28,7 @@ def concentration_field(world: PlumeWorld, start: Start, *, cells: int = 50) -> 
         ConfigError: fewer than one cell.
     """
     if cells < 1:
-        raise ConfigError("a field without cells", value=cells, expected="1 or more")
+        raise ConfigError("number of cells out of range", value=cells, expected="1 or more")
     preset = world.preset
     middles = (np.arange(cells) + 0.5) / cells
     x, y = (low + (high - low) * middles for low, high in preset.area)
@@ -61,7 +61,7 @@ def trace_episode(
         ConfigError: fewer than one particle.
     """
     if num_particles < 1:
-        raise ConfigError("a belief that shows no particle", value=num_particles, expected="1 or more")
+        raise ConfigError("number of shown particles out of range", value=num_particles, expected="1 or more")
     search = SourceSearch(world.batch(1), particles=particles)
     search.begin([0], [start.task], [start.sample])
     detector_history = DetectorHistory(detector, world.horizon)

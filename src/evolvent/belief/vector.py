@@ -81,7 +81,7 @@ class SourceSearchVec(VecEnv):
     ) -> None:
         if not tasks or not scale > 0:
             raise ConfigError(
-                "a search without tasks, or rewards without a scale",
+                "the task list is empty or the reward scale is not positive",
                 value=(len(tasks), scale),
                 expected="one task or more, a scale above 0",
             )
@@ -165,13 +165,13 @@ class SourceSearchVec(VecEnv):
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Raises ConfigError: rows of a batch have no separate attributes."""
-        raise ConfigError("rows of a batch have no attributes of their own", value=attr_name)
+        raise ConfigError("rows of a batch do not have separate attributes", value=attr_name)
 
     def env_method(
         self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[object]:
         """Raises ConfigError: rows of a batch have no separate methods."""
-        raise ConfigError("rows of a batch have no methods of their own", value=method_name)
+        raise ConfigError("rows of a batch do not have separate methods", value=method_name)
 
     def env_is_wrapped(self, wrapper_class: type[object], indices: VecEnvIndices = None) -> list[bool]:
         """Returns False for each row."""

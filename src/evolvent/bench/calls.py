@@ -117,6 +117,6 @@ def measure_robustness(plain: Sequence[CallAnswer], renamed: Sequence[CallAnswer
         ConfigError: other samples, or in another order.
     """
     if [call_answer.sample.id for call_answer in plain] != [call_answer.sample.id for call_answer in renamed]:
-        raise ConfigError("two panels that are not the same samples", value=(len(plain), len(renamed)))
+        raise ConfigError("the two panels hold different samples", value=(len(plain), len(renamed)))
     scores = [[float(call_answer.grade.valid) for call_answer in answers] for answers in (plain, renamed)]
     return paired_interval(scores[0], scores[1], rng=sample_rng("robustness")).clip(-1.0, 1.0)

@@ -50,5 +50,5 @@ def mean_pass_at(problem_tallies: Sequence[ProblemTally], k: int) -> Interval:
     """
     estimates = [pass_at_k(tally.samples, tally.passed, k) for tally in problem_tallies if tally.samples >= k]
     if not estimates:
-        raise ConfigError(f"no pass@{k}", value="no problem with so many judged samples", expected="at least one")
+        raise ConfigError(f"cannot compute pass@{k}", value="no problem with k judged samples", expected="at least one")
     return paired_interval(estimates, [0.0] * len(estimates), rng=sample_rng("pass at", k)).clip(0.0, 1.0)

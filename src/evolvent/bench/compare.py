@@ -94,12 +94,12 @@ def compare_results(a: ComparedResult, b: ComparedResult) -> Comparison:
     if bool(a.seeds) != bool(b.seeds):
         study_side = a if a.seeds else b
         raise ConfigError(
-            f"{study_side.name} is an arm with {len(study_side.seeds)} seeds, the other result has only one",
-            hint=f"name one seed, such as {study_side.name}@{study_side.seeds[0]}",
+            f"{study_side.name} has {len(study_side.seeds)} seeds, but the other result has only one",
+            hint=f"choose one seed, such as {study_side.name}@{study_side.seeds[0]}",
         )
     seeds = tuple(seed for seed in a.seeds if seed in b.seeds)
     if a.seeds and not seeds:
-        raise ConfigError("no seed in common", value=f"seeds {list(a.seeds)} and {list(b.seeds)}")
+        raise ConfigError("the two results share no seed", value=f"seeds {list(a.seeds)} and {list(b.seeds)}")
     seed_indices = [a.seeds.index(seed) for seed in seeds] or [0], [b.seeds.index(seed) for seed in seeds] or [0]
     pairs = [
         _pair_panel(panel, a, b, seed_indices=seed_indices)
@@ -107,7 +107,7 @@ def compare_results(a: ComparedResult, b: ComparedResult) -> Comparison:
     ]
     shared = [pair for pair in pairs if pair.tasks]
     if not shared:
-        raise ConfigError(f"{a.name} and {b.name} have nothing in common: {_explain_mismatch(a, b)}")
+        raise ConfigError(f"{a.name} and {b.name} share no task: {_explain_mismatch(a, b)}")
     notes = [*a.notes, *(note for note in b.notes if note not in a.notes)]
     unshared_seeds = sorted(set(a.seeds) ^ set(b.seeds))
     if unshared_seeds:
@@ -212,7 +212,7 @@ def read_result(address: str) -> ComparedResult:
         return _read_study_side(path, address, arm=arm, seed=seed_or_round)
     if (path / "results.jsonl").is_file():
         return _read_run_side(path, address, arm=arm, round=seed_or_round)
-    problem = "holds neither results.jsonl (a run) nor study.json (a study)" if path.is_dir() else "is no folder"
+    problem = "has neither results.jsonl (a run) nor study.json (a study)" if path.is_dir() else "is not a folder"
     raise ConfigError([Problem(address, f"{folder} {problem}", "name RUN, RUN:ARM@ROUND or STUDY:ARM")])
 
 
@@ -245,7 +245,7 @@ def _read_study_side(folder: Path, address: str, *, arm: str | None, seed: int |
     ]
     if not complete:
         finished_seeds = ", ".join(map(str, results)) or "none"
-        raise ConfigError([Problem(address, "has no finished seed", f"seeds with a result: {finished_seeds}")])
+        raise ConfigError([Problem(address, "no seed has finished", f"seeds with a result: {finished_seeds}")])
     panels: dict[str, dict[str, tuple[str, _Successes]]] = {panel: {} for panel in sorted(all_panels)}
     for panel, tasks in panels.items():
         rows = zip(*(result.outcomes[panel] for result in complete.values()), strict=True)
@@ -256,7 +256,7 @@ def _read_study_side(folder: Path, address: str, *, arm: str | None, seed: int |
 def _read_run_side(folder: Path, address: str, *, arm: str | None, round: int | None) -> ComparedResult:
     rows = [row for row in _read_evaluations(folder / "results.jsonl") if row["outcomes"]]
     if not rows:
-        raise ConfigError([Problem(address, f"{folder} has no evaluation yet", "wait for its first one")])
+        raise ConfigError([Problem(address, f"{folder} has no evaluation yet", "wait for the first evaluation")])
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     selected_arm = _main_arm(folder, arms) if arm is None else arm
     if selected_arm not in arms:
@@ -265,7 +265,7 @@ def _read_run_side(folder: Path, address: str, *, arm: str | None, round: int | 
     number = rounds[-1] if round is None else round
     if number not in rounds:
         hint = f"known: {', '.join(map(str, rounds))}" + ("; round 0 is the arm base" if number == 0 else "")
-        raise ConfigError([Problem(address, f"the arm {selected_arm} has no round {number}", hint)])
+        raise ConfigError([Problem(address, f"arm {selected_arm} does not have round {number}", hint)])
     rows = [row for row in rows if (row["arm"], row["round"]) == (selected_arm, number)]
     split = next((split for split in _SPLITS if any(row["split"] == split for row in rows)), rows[0]["split"])
     panels: dict[str, dict[str, tuple[str, _Successes]]] = {}

@@ -104,7 +104,9 @@ def measure_perplexity(
         for losses_of_span, (index, begin, first_new, end) in zip(logprobs, spans, strict=True)
     ]
     if not losses:
-        raise ConfigError("no token to predict", value=f"{len(data)} texts", expected="texts of two or more tokens")
+        raise ConfigError(
+            "the texts contain no token to predict", value=f"{len(data)} texts", expected="texts of two or more tokens"
+        )
     labels = np.repeat([index for index, *_ in spans], [len(losses_of_span) for losses_of_span in losses])
     mean_loss = mean_measure(np.concatenate(losses), labels, "perplexity")
     low, high = (None if end is None else _exp(end) for end in (mean_loss.low, mean_loss.high))

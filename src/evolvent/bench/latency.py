@@ -38,14 +38,14 @@ def measure_latencies(
         ConfigError: nothing to measure; more tokens than a model's context.
     """
     problems = [
-        Problem(name, f"got {value}", "1 or more")
+        Problem(name, f"got {value}, expected 1 or more")
         for name, value in (("prompt", prompt), ("tokens", tokens), ("repeats", repeats))
         if value < 1
     ]
     for name, model in models.items():
         context = int(getattr(model.config, "max_position_embeddings", 0) or prompt + tokens)
         if prompt + tokens > context:
-            problems.append(Problem(name, f"{prompt} + {tokens} tokens in a context of {context}", "fewer of them"))
+            problems.append(Problem(name, f"{prompt} + {tokens} tokens in a context of {context}", f"lower {name}"))
     if problems:
         raise ConfigError(problems)
     timings: dict[str, list[tuple[float, float]]] = {name: [] for name in models}

@@ -96,10 +96,13 @@ def tokenize_bare(policy: Policy, text: str) -> list[int]:
 def check_lengths(lengths: Sequence[int], context: int) -> None:
     """Raises ConfigError for questions that do not fit, and for data without questions."""
     if not lengths:
-        raise ConfigError("no question to ask", value=0, expected="one or more")
+        raise ConfigError("the question list is empty", value=0, expected="one or more")
     too_long = [(number, length) for number, length in enumerate(lengths, 1) if length > context]
     if too_long:
-        problem = f"{len(too_long)} of {len(lengths)} do not fit: the first needs {too_long[0][1]} tokens of {context}"
+        problem = (
+            f"{len(too_long)} of {len(lengths)} questions do not fit: got {too_long[0][1]} tokens, "
+            f"expected at most {context}"
+        )
         raise ConfigError([Problem(f"question {too_long[0][0]}", problem, "shorten them, or use a longer context")])
 
 

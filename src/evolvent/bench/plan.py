@@ -160,12 +160,14 @@ class Study:
 def _arm_problems(arms: Sequence[Arm]) -> Iterator[Problem]:
     names = [arm.name for arm in arms]
     if not arms:
-        yield Problem("arms", "there are none", "a study has at least an arm and a control")
+        yield Problem("arms", "the list is empty", "add at least an arm and a control")
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            yield Problem("arms", f"{name!r} is no name of an arm", "letters, digits, _ + - . and at most 64 of them")
+            yield Problem("arms", f"invalid arm name {name!r}", "use at most 64 letters, digits, _ + - .")
     if len({str(name).lower() for name in names}) < len(names):
-        yield Problem("arms", f"two arms share a name: {', '.join(map(str, names))}", "capital letters do not count")
+        yield Problem(
+            "arms", f"two arms share a name: {', '.join(map(str, names))}", "upper and lower case count as equal"
+        )
     for arm in arms:
         yield from (
             unknown_name_problem("arm", earlier_arm, names, location=f"arms.{arm.name}.after")
@@ -176,7 +178,7 @@ def _arm_problems(arms: Sequence[Arm]) -> Iterator[Problem]:
     while new := {a.name for a in arms if a.name not in reachable and set(a.after) & set(names) <= reachable}:
         reachable |= new
     if cycle := [name for name in names if name not in reachable]:
-        yield Problem("arms", f"{', '.join(cycle)} come after one another in a circle", "take one `after` away")
+        yield Problem("arms", f"{', '.join(cycle)} depend on each other in a cycle", "remove one `after`")
 
 
 def _primary_problems(study: Study) -> Iterator[Problem]:
@@ -191,21 +193,21 @@ def _primary_problems(study: Study) -> Iterator[Problem]:
     if primary.arm == primary.control:
         yield Problem("primary", "arm and control are the same", "name two arms")
     if not primary.tiers or len(set(primary.tiers)) < len(primary.tiers):
-        yield Problem("primary.tiers", f"got {list(primary.tiers)}", "at least one tier, each once")
+        yield Problem("primary.tiers", f"got {list(primary.tiers)}", "expected at least one tier, each once")
 
 
 def _number_problems(study: Study) -> Iterator[Problem]:
     is_valid = [isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in study.seeds]
     if not all(is_valid) or not study.seeds or len(set(study.seeds)) < len(study.seeds):
-        yield Problem("seeds", f"got {list(study.seeds)}", "at least one, whole numbers of 0 or more, each once")
+        yield Problem("seeds", f"got {list(study.seeds)}", "expected different whole numbers of 0 or more")
     if study.budget is not None and study.budget < 1:
-        yield Problem("budget", f"got {study.budget}", "computed tokens of 1 or more, or None")
+        yield Problem("budget", f"got {study.budget}", "expected 1 or more computed tokens, or None")
     if not isfinite(study.threshold) or not 0 <= study.threshold <= 1:
-        yield Problem("threshold", f"got {study.threshold}", "a share from 0 to 1: 0.05 are 5 points")
+        yield Problem("threshold", f"got {study.threshold}", "expected a ratio from 0 to 1; 0.05 means 5 points")
     try:
         canonical_json(study.facts)
     except (TypeError, ValueError, RecursionError) as error:
-        yield Problem("facts", f"are no JSON values: {error}", "keep finite numbers, text, lists and tables")
+        yield Problem("facts", f"are not JSON values: {error}", "use finite numbers, text, lists and tables")
 
 
 # ---------------------------------------------------------------- freezing
@@ -225,13 +227,13 @@ def freeze_study(study: Study, folder: Path) -> str:
             write_atomic(path, text + "\n")
         elif row.get("digest") != digest or row.get("study") != description:
             differences = list(list_changes(row.get("study"), description)) or [
-                "only the digest: the file was edited by hand"
+                "only the digest, so the file was edited by hand"
             ]
             more = f" and {len(differences) - _MAX_CHANGES} more" if len(differences) > _MAX_CHANGES else ""
             raise ConfigError(
-                f"{path} holds the frozen study {row.get('digest')}, this one is {digest}. "
+                f"{path} holds the frozen study {row.get('digest')}, but this study is {digest}. "
                 f"Changed: {'; '.join(differences[:_MAX_CHANGES])}{more}",
-                hint="a change is a new study: give it another folder",
+                hint="use another folder for the changed study",
             )
     return digest
 
@@ -266,7 +268,7 @@ def read_study(folder: Path) -> Study:
     path = folder / "study.json"
     row = read_json(path)
     if row is None:
-        raise ConfigError(f"{folder} holds no frozen study", expected="a folder with a study.json")
+        raise ConfigError(f"{folder} does not hold a frozen study", expected="a folder with a study.json")
     try:
         description = row["study"]
         arms = tuple(
@@ -285,10 +287,10 @@ def read_study(folder: Path) -> Study:
         )
         digest = study.digest()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{path} is no frozen study: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{path} is not a frozen study: {type(error).__name__}: {error}") from error
     if row.get("digest") != digest:
         raise ConfigError(
-            f"{path} was changed after freezing: it says {row.get('digest')}, its content is {digest}",
-            hint="restore it; a change is a new study with another folder",
+            f"{path} was changed after freezing: recorded digest {row.get('digest')}, actual digest {digest}",
+            hint="restore the file, or freeze the changed study in another folder",
         )
     return study

@@ -80,7 +80,7 @@ def _read_lines(path: Path, parse: Callable[[Mapping[str, Any]], T], keys: tuple
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or f"is no UTF-8 text: {error}"
+        reason = getattr(error, "strerror", None) or f"not UTF-8 text: {error}"
         raise ConfigError([Problem(str(path), f"cannot be read: {reason}")]) from error
     entries: list[T] = []
     problems: list[Problem] = []
@@ -95,7 +95,7 @@ def _read_lines(path: Path, parse: Callable[[Mapping[str, Any]], T], keys: tuple
         summary = Problem(str(path), f"{len(problems) - _MAX_PROBLEMS} more lines are wrong")
         problems = [*problems[:_MAX_PROBLEMS], summary]
     if not problems and not entries:
-        problems = [Problem(str(path), "holds no line", f"write JSON lines with {', '.join(keys)}")]
+        problems = [Problem(str(path), "has no lines", f"write JSON lines with {', '.join(keys)}")]
     if problems:
         raise ConfigError(problems)
     return entries
@@ -105,9 +105,9 @@ def _parse_row(line: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise SampleInvalid(f"is no JSON: {error}") from error
+        raise SampleInvalid(f"not valid JSON: {error}") from error
     if not isinstance(row, dict):
-        raise SampleInvalid("is no object", value=_shorten(row), expected=f"an object with {', '.join(keys)}")
+        raise SampleInvalid("not a JSON object", value=_shorten(row), expected=f"an object with {', '.join(keys)}")
     unknown_keys = [unknown_name_problem("key", name, keys) for name in row if name not in (*keys, "id", "kind")]
     if unknown_keys:
         raise SampleInvalid("; ".join(problem.what for problem in unknown_keys), hint=unknown_keys[0].hint)
@@ -117,7 +117,7 @@ def _parse_row(line: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
 def _read_string(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value:
-        raise SampleInvalid(f"{name} is no text", value=_shorten(value), expected="a text that is not empty")
+        raise SampleInvalid(f"{name} is not text", value=_shorten(value), expected="text that is not empty")
     return value
 
 
@@ -129,7 +129,7 @@ def _read_strings(row: Mapping[str, Any], name: str, *, min_count: int) -> tuple
         or not all(isinstance(text, str) and text for text in value)
     ):
         raise SampleInvalid(
-            f"{name} are no texts", value=_shorten(value), expected=f"a list of {min_count} or more texts"
+            f"{name} is not a list of texts", value=_shorten(value), expected=f"a list of {min_count} or more texts"
         )
     return tuple(value)
 
@@ -141,7 +141,7 @@ def _shorten(value: object) -> str:
 
 def _parse_text(row: Mapping[str, Any]) -> Text | Conversation:
     if ("text" in row) == ("messages" in row):
-        raise SampleInvalid("neither or both of text and messages", value=sorted(row), expected="one of them")
+        raise SampleInvalid("set exactly one of text and messages", value=sorted(row), expected="one of them")
     if "text" in row:
         return Text(_read_string(row, "text"))
     raw_messages = row["messages"]
@@ -152,7 +152,7 @@ def _parse_text(row: Mapping[str, Any]) -> Text | Conversation:
     roles = [message.role for message in messages]
     if not roles or roles != ["user", "assistant"] * (len(roles) // 2) or any(message.calls for message in messages):
         raise SampleInvalid(
-            "messages that are no conversation",
+            "messages do not form a conversation",
             value=", ".join(roles[:6]) or _shorten(raw_messages),
             expected="an optional system message, then user and assistant in turn",
         )
@@ -168,16 +168,16 @@ def _parse_choice(row: Mapping[str, Any]) -> ChoiceQuestion:
         answer = choices.index(answer)
     if type(answer) is not int or not 0 <= answer < len(choices):
         raise SampleInvalid(
-            "answer is no choice",
+            "answer is not one of the choices",
             value=_shorten(answer),
-            expected=f"one of the choices, or its place, 0 to {len(choices) - 1}",
+            expected=f"one of the choices, or its index, 0 to {len(choices) - 1}",
         )
     return ChoiceQuestion(prompt, choices, answer)
 
 
 def _parse_question(row: Mapping[str, Any]) -> OpenQuestion:
     if ("reference" in row) == ("references" in row):
-        raise SampleInvalid("neither or both of reference and references", value=sorted(row), expected="one of them")
+        raise SampleInvalid("set exactly one of reference and references", value=sorted(row), expected="one of them")
     prompt = _read_string(row, "prompt")
     if "reference" in row:
         return OpenQuestion(prompt, (_read_string(row, "reference"),))

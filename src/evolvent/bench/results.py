@@ -76,13 +76,13 @@ class ArmResult:
                 f"{num_unscored} of {len(self.outcomes[panel])} in {panel}" for panel, num_unscored in unscored.items()
             )
             raise ScoringError(
-                f"episodes that could not be scored: {counts_text}", hint="their errors are in the run's store"
+                f"episodes that could not be scored: {counts_text}", hint="read the errors in the run's store"
             )
         problems = [*_panel_problems(self.outcomes), *_cost_problems(self.tokens, self.cpu_s)]
         try:
             json.loads(plain_json(self.notes))
         except (TypeError, RecursionError) as error:
-            problems.append(Problem("notes", f"are no JSON values: {error}", "keep numbers, text, lists and tables"))
+            problems.append(Problem("notes", f"are not JSON values: {error}", "use numbers, text, lists and tables"))
         if problems:
             raise ConfigError(problems)
         normalized = {
@@ -94,15 +94,15 @@ class ArmResult:
 
 def _panel_problems(outcomes: Mapping[str, Sequence[Outcome]]) -> Iterator[Problem]:
     if not outcomes:
-        yield Problem("outcomes", "hold no panel", 'give {"world/tier": [(task id, kind, success), ...]}')
+        yield Problem("outcomes", "are empty", 'use {"world/tier": [(task id, kind, success), ...]}')
     for panel, tasks in outcomes.items():
         world, _, tier = panel.rpartition("/")
         if not world or not tier:
-            yield Problem("outcomes", f"{panel!r} is no panel", 'expected "world/tier"')
+            yield Problem("outcomes", f"invalid panel {panel!r}", 'expected "world/tier"')
         if len({task for task, _, _ in tasks}) != len(tasks) or not tasks:
-            yield Problem("outcomes", f"{panel} has no task, or one twice", "one outcome a task")
+            yield Problem("outcomes", f"{panel} has no task, or has a task twice", "give one outcome per task")
         if any(success not in (True, False) for _, _, success in tasks):
-            yield Problem("outcomes", f"{panel} has a success that is neither true nor false", "successes are bools")
+            yield Problem("outcomes", f"{panel} has a success that is not a bool", "use true or false")
 
 
 def _cost_problems(tokens: Mapping[str, int], cpu_s: float) -> Iterator[Problem]:
@@ -110,7 +110,7 @@ def _cost_problems(tokens: Mapping[str, int], cpu_s: float) -> Iterator[Problem]
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             yield Problem(f"tokens.{name}", f"got {count!r}", "expected a whole number of 0 or more")
     if not isfinite(cpu_s) or cpu_s < 0:
-        yield Problem("cpu_s", f"got {cpu_s!r}", "expected seconds of 0 or more")
+        yield Problem("cpu_s", f"got {cpu_s!r}", "expected 0 or more seconds")
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,13 @@ def collect_outcomes(rows: Iterable[Evaluation]) -> dict[str, tuple[Outcome, ...
     for row in rows:
         panel = f"{row.world}/{row.tier}"
         if panel in outcomes_by_panel:
-            raise ConfigError(f"two evaluations of {panel}", value=row.split, expected="one split and one round")
+            raise ConfigError(
+                f"two evaluations of {panel}", value=row.split, expected="one split and one round for each panel"
+            )
         if row.errors or any(success is None for _, _, success in row.outcomes):
             raise ScoringError(
                 f"{row.errors} of {row.n} episodes of {panel} could not be scored",
-                hint="their errors are in the run's store",
+                hint="read the errors in the run's store",
             )
         outcomes_by_panel[panel] = tuple((task, kind, bool(success)) for task, kind, success in row.outcomes)
     return outcomes_by_panel
@@ -215,7 +217,9 @@ def read_json(path: Path) -> JsonObject | None:
         row: JsonObject = json.loads(raw)
         version = int(row.get("format", 0))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise CorruptRecord(f"{path} cannot be read", offset=0, hint="move it away: it is made again") from error
+        raise CorruptRecord(
+            f"{path} cannot be read", offset=0, hint="remove the file; evolvent computes it again"
+        ) from error
     if version > FORMAT:
         raise UnknownSchema(f"{path} was written by a newer version", value=version, expected=f"{FORMAT} or less")
     return row
@@ -258,7 +262,7 @@ class StudyResults:
             return ArmResult(outcomes_by_panel, row["tokens"], float(row["cpu_s"]), row["notes"])
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
             raise CorruptRecord(
-                f"{path} is no result: {error}", offset=0, hint="move it away: the arm is played again"
+                f"{path} is not a result: {error}", offset=0, hint="remove the file; evolvent evaluates the arm again"
             ) from error
 
     def write(self, arm: str, seed: int, *, result: Result) -> None:
@@ -286,9 +290,9 @@ class StudyResults:
             problems = [
                 Problem(
                     panel,
-                    "was played with other tasks than before: "
+                    "was evaluated on different tasks before: "
                     + _describe_difference(known_panels[panel], panel_tasks),
-                    "all arms and seeds of a study play the same panels",
+                    "use the same panels for all arms and seeds",
                 )
                 for panel, panel_tasks in tasks.items()
                 if panel in known_panels and known_panels[panel] != panel_tasks
@@ -309,7 +313,7 @@ class StudyResults:
         if row is not None and row.get("study") != self._digest:
             raise ConfigError(
                 f"{path} belongs to the study {row.get('study')}, not to {self._digest}",
-                hint="a change is a new study: give it another folder",
+                hint="use another folder for the changed study",
             )
         return row
 
@@ -323,7 +327,7 @@ class StudyResults:
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptRecord(
-                f"{path} holds no panels", offset=0, hint="restore it, or run again elsewhere"
+                f"{path} does not hold panels", offset=0, hint="restore the file, or run the study in another folder"
             ) from error
         return self._panels
 

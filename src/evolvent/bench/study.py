@@ -109,13 +109,11 @@ def _select_pairs(study: Study, only: Collection[str] | None, seeds: Collection[
     ]
     unknown_seeds = [seed for seed in seeds or () if seed not in study.seeds]
     if unknown_seeds:
-        problems.append(Problem("seeds", f"{unknown_seeds} are not of this study", f"it has {list(study.seeds)}"))
+        problems.append(Problem("seeds", f"unknown seeds {unknown_seeds}", f"the study has {list(study.seeds)}"))
     for arm in reversed(study.sort_arms()):
         selected_arms |= set(arm.after) if arm.name in selected_arms else set()
     arms = [arm for arm in study.sort_arms() if arm.name in selected_arms]
-    problems += [
-        Problem(f"arms.{arm.name}", "cannot be played", "give it a `play`") for arm in arms if arm.play is None
-    ]
+    problems += [Problem(f"arms.{arm.name}", "has no `play`", "set `play`") for arm in arms if arm.play is None]
     if problems:
         raise ConfigError(problems)
     return [(arm, seed) for seed in study.seeds if seeds is None or seed in seeds for arm in arms]
@@ -194,12 +192,13 @@ def _check_budget(result: ArmResult, budget: int | None) -> ArmResult:
     computed_tokens = result.tokens.get("computed")
     if budget is not None and computed_tokens is None:
         raise ConfigError(
-            "the arm does not say how many tokens it computed",
+            "the arm does not report its computed tokens",
             expected=f"at most {budget}",
-            hint='give Played(tokens={"computed": ...}), 0 where no model computed',
+            hint='return Played(tokens={"computed": ...}), with 0 if no model computed',
         )
     if budget is not None and computed_tokens is not None and computed_tokens > budget:
         raise LimitExceeded(
-            f"{computed_tokens} tokens computed, the budget is {budget}", hint="raising it is a new study"
+            f"computed tokens exceed the budget: got {computed_tokens}, expected at most {budget}",
+            hint="freeze a new study to raise the budget",
         )
     return result

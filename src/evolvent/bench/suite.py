@@ -201,7 +201,9 @@ def list_panels(
             if tasks:
                 panels.append(PanelSpec(world, tier, split, tasks, horizon))
         if not any(contest.world is world for contest in panels):
-            problems.append(Problem(name, f"has no task in {split}/{','.join(tiers) or 'any tier'}", "choose another"))
+            problems.append(
+                Problem(name, f"has no task in {split}/{','.join(tiers) or 'any tier'}", "choose another split or tier")
+            )
     if problems:
         raise ConfigError(problems)
     return panels
@@ -227,7 +229,7 @@ def summarize_panel(
     trajectories_by_task = {trajectory.task.id: trajectory for trajectory in trajectories}
     missing = sum(task.id not in trajectories_by_task for task in panel.tasks)
     if missing:
-        raise SampleInvalid(f"{missing} tasks of {panel.name} were not played", expected=f"{len(panel.tasks)} of them")
+        raise SampleInvalid(f"results lack {missing} tasks of {panel.name}", expected=f"{len(panel.tasks)} tasks")
     ordered = [trajectories_by_task[task.id] for task in panel.tasks]
     world = panel.world
     return PanelResult(
@@ -295,15 +297,15 @@ def read_sheet(path: Path) -> Sheet:
         versions = {str(name): str(value) for name, value in row["versions"].items()}
         sheet = Sheet(player, int(row["seed"]), str(row["created"]), versions, panels)
         if len({panel_row.name for panel_row in panels}) < len(panels):
-            raise ValueError("a panel stands in it twice")
+            raise ValueError("a panel occurs twice")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise CorruptRecord(
-            f"{path} is no result of agent-eval: {type(error).__name__} {error}",
+            f"{path} is not a result of agent-eval: {type(error).__name__}: {error}",
             offset=0,
             hint="write one with: evolvent bench agent-eval --sheet FILE",
         ) from error
     if not version or not panels:
-        raise CorruptRecord(f"{path} is no result of agent-eval", offset=0, hint="it holds no panel")
+        raise CorruptRecord(f"{path} is not a result of agent-eval", offset=0, hint="the file has no panel")
     return sheet
 
 
@@ -314,13 +316,13 @@ def _parse_panel(row: Mapping[str, Any]) -> PanelResult:
         tuple(None if unit_score is None else float(unit_score) for unit_score in row["units"]),
     )
     if not outcome_codes or set(outcome_codes) - set("01-") or len(units) != len(outcome_codes):
-        raise ValueError("outcomes that are not one of 0, 1 and - a task, or not as many scores")
+        raise ValueError("outcomes must be 0, 1 or - for each task, with as many scores")
     counts = int(row["steps"]), int(row["generated"]), int(row["computed"]), int(row["prompted"])
     wall_s, horizon = float(row["wall_s"]), int(row["horizon"])
     if min(counts) < 0 or max(counts) > _MAX_COUNT or not 0 <= wall_s < _MAX_COUNT or not 0 < horizon < _MAX_COUNT:
-        raise ValueError("a count or a time that cannot be")
+        raise ValueError("a count or time is negative or not finite")
     if not all(unit_score is None or isfinite(unit_score) for unit_score in units):
-        raise ValueError("a score that is no number")
+        raise ValueError("a score is not a number")
     return PanelResult(
         str(row["world"]),
         str(row["version"]),

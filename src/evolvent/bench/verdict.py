@@ -202,7 +202,7 @@ class _Scores:
                 panel_tasks = tuple(sorted((task, kind) for task, kind, _ in rows))
                 if self.tasks.setdefault(panel, panel_tasks) != panel_tasks:
                     raise ConfigError(
-                        f"{arm} played {panel} with other tasks than the other arms",
+                        f"{arm} was evaluated on {panel} with different tasks than the other arms",
                         value=seed,
                         expected="the same tasks for all arms and seeds",
                     )

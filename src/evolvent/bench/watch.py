@@ -94,9 +94,9 @@ class Watcher:
     ) -> None:
         names = [evaluator.name for evaluator in evaluators]
         if not names or len(set(names)) < len(names):
-            raise ConfigError("evaluators need names of their own", value=names, expected="one or more names")
+            raise ConfigError("evaluator names are not unique", value=names, expected="one or more different names")
         if not run.is_dir():
-            raise ConfigError("there is no run to watch", value=str(run), expected="the folder of a run")
+            raise ConfigError("run folder not found", value=str(run), expected="the folder of a run")
         self.run, self.did = run, WatchCounts()
         self._evaluators, self._on_row = tuple(evaluators), on_row
         self._device, self._slots, self._context = device, slots, context
@@ -112,7 +112,7 @@ class Watcher:
             self._lock = WriterLock(run / "evaluations.lock")
         except Locked as error:
             raise Locked(
-                f"{run} is watched already, or evaluations.lock is left of a watcher that was killed",
+                f"another process watches {run}, or a killed watcher left evaluations.lock behind",
                 pid=error.pid,
                 host=error.host,
             ) from error
@@ -195,7 +195,7 @@ class Watcher:
         return policy, self._engine
 
     def _record_broken(self, snapshot: Snapshot, error: EvolventError) -> None:
-        _log.warning("the snapshot of step %d is passed over: %s", snapshot.step, error)
+        _log.warning("skipped the snapshot of step %d: %s", snapshot.step, error)
         self._count(broken=1)
         self._append(snapshot, "load", {"error": _error_row(error)})
 
@@ -234,7 +234,7 @@ def watch(watcher: Watcher, *, poll_s: float = 2.0, idle_s: float | None = None)
         ConfigError: a pause that is not positive. Others: see `Watcher.evaluate_newest`.
     """
     if not poll_s > 0:
-        raise ConfigError("a watcher that never pauses", value=poll_s, expected="poll_s above 0")
+        raise ConfigError("poll_s out of range", value=poll_s, expected="more than 0 seconds")
     last_time = time.monotonic()
     while True:
         is_ended = read_run_state(watcher.run) not in (

@@ -126,7 +126,7 @@ class AgentConfig(Config):
     @model_validator(mode="after")
     def _check_endpoint(self) -> AgentConfig:
         if self.agent == "endpoint" and not (self.endpoint and self.model):
-            raise ValueError("the agent endpoint needs --endpoint URL and --model NAME")
+            raise ValueError("--agent endpoint needs --endpoint URL and --model NAME")
         return self
 
 
@@ -138,7 +138,9 @@ class WorldsAgentConfig(WorldsConfig, AgentConfig):
     @model_validator(mode="after")
     def _check_memory(self) -> WorldsAgentConfig:
         if self.memory.folder is not None and self.agent not in ("policy", "endpoint"):
-            raise ValueError(f"--memory.folder is for the agents policy and endpoint, not for {self.agent}")
+            raise ValueError(
+                f"--memory.folder cannot be used with --agent {self.agent}; use --agent policy or endpoint"
+            )
         return self
 
 

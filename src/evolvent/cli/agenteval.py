@@ -121,7 +121,7 @@ def _read_finished_rows(file: Path, panels: Sequence[PanelSpec]) -> tuple[PanelR
 def _count_errors(store: Store) -> Counter[str]:
     """Counts the errors of unscored tasks by message; only the last try of a task counts."""
     last_errors = {trajectory.task.id: trajectory.error for trajectory in store.trajectories()}
-    return Counter(f"{error.kind}: {error.message.partition('; got ')[0]}" for error in last_errors.values() if error)
+    return Counter(error.summary for error in last_errors.values() if error)
 
 
 def _measure_panel(

@@ -116,10 +116,10 @@ def _constrain_calls(agent_setup: AgentSetup) -> AgentSetup:
     """
     if agent_setup.player.kind != "policy":
         raise ConfigError(
-            "answers can be constrained where the model is here",
+            "constrained answers need a local model",
             value=agent_setup.player.kind,
             expected="--agent policy",
-            hint="an endpoint writes what it likes",
+            hint="an endpoint cannot constrain its answers",
         )
     from evolvent.agents.calling import ValidCalls
     from evolvent.models.constraints import CallConstraints
@@ -138,7 +138,7 @@ def _name_starts(world: Bfcl, config: BfclBenchConfig) -> dict[Start, str]:
         if config.limit is None or counts[task.kind] <= config.limit:
             names_by_start[Start(task)] = f"{world.name}/{task.id}"
     if not names_by_start:
-        raise ConfigError("no items of these categories", value=list(config.categories))
+        raise ConfigError("no items in these categories", value=list(config.categories))
     return names_by_start
 
 

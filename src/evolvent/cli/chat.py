@@ -69,7 +69,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     """Runs the conversation until the input ends; returns the exit code. An error in a reply does not end it."""
     args = _build_parser().parse_argv(argv)
     if args.page and args.once is not None:
-        raise ConfigError([Problem("evolvent chat", "got both --page and --once", "one of them")])
+        raise ConfigError([Problem("evolvent chat", "got both --page and --once", "use one of them")])
     if not 0 <= args.port < 65536:
         raise ConfigError([Problem("--port", f"got {args.port}, expected 0 to 65535")])
     require_train_extra("evolvent chat")
@@ -107,7 +107,7 @@ def _open_source(args: argparse.Namespace) -> PolicySource:
     is_model = path.is_dir() or (path.is_file() and find_gguf(path) is not None)
     if args.policy in POLICIES or not is_model:
         hint = "the folder of a run or of a model, a GGUF file, or the name of a fetched model"
-        raise ConfigError([Problem("policy", f"there is nobody to talk to at {args.policy!r}", hint)])
+        raise ConfigError([Problem("policy", f"no policy found at {args.policy!r}", hint)])
     if (path / "snapshots").is_dir():
         return SnapshotSource(path, args.device, args.context)
     loaded_policy = replace(resolve_policy(args.policy, []), limit=args.context)

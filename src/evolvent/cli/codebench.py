@@ -51,7 +51,7 @@ class CodeBenchConfig(AgentConfig):
             problems.append(unknown_name_problem("evaluation set", self.set, (_ANY, *set_names), location="set"))
         if self.samples > 1 and self.agent != "expert" and not self.temperature:
             problems.append(
-                Problem("samples", "several samples at temperature 0 are the same one", "give --temperature 0.8")
+                Problem("samples", "several samples at temperature 0 are identical", "set --temperature 0.8")
             )
         if problems:
             raise ValueError("; ".join(f"{entry.what} ({entry.hint})" for entry in problems))
@@ -81,11 +81,11 @@ def run(argv: Sequence[str], console: Console) -> int:
     with closing(Code(path)) as world:
         if config.set != _ANY and world.count != manifests()[config.set].items:
             raise HashMismatch(
-                f"another number of rows in {path.name}", value=world.count, expected=manifests()[config.set].items
+                f"wrong number of rows in {path.name}", value=world.count, expected=manifests()[config.set].items
             )
         tasks = world.tasks(config.split, "all")[: config.limit]
         if not tasks:
-            raise ConfigError("no problems of this split", value=config.split, expected="the split of the files' names")
+            raise ConfigError("no problems in this split", value=config.split, expected="the split in the file names")
         with prepare_agent(config, {world.name: world}, verb=COMMAND.verb) as agent_setup:
             folder = args.resume or choose_run_folder("code", config.output_dir)
             with Store.open(folder / "trajectories", writing=True) as store:

@@ -43,7 +43,7 @@ class CollectConfig(WorldsAgentConfig, BackendConfig):
     @model_validator(mode="after")
     def _check_backend_agent(self) -> CollectConfig:
         if self.backend != HERE and (self.agent == "endpoint" or self.memory.folder is not None):
-            raise ValueError("--on is for the agents expert, random and policy, without a memory")
+            raise ValueError("--on works only with --agent expert, random or policy, and without a memory")
         return self
 
 

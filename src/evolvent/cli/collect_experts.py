@@ -56,7 +56,15 @@ def run(argv: Sequence[str], console: Console) -> int:
     config = args.config
     worlds_by_name = load_worlds(config.worlds)
     if config.large < config.base:
-        raise ConfigError([Problem("large", f"got {config.large}, less than base {config.base}", "large holds base")])
+        raise ConfigError(
+            [
+                Problem(
+                    "large",
+                    f"got {config.large}, expected at least base ({config.base})",
+                    "the large set contains the base set",
+                )
+            ]
+        )
     folder = args.resume or choose_run_folder("corpus", config.output_dir)
     files: list[FileRow] = []
     all_worlds: list[World] = []

@@ -163,13 +163,13 @@ def _read_layout(args: argparse.Namespace, refused: list[str]) -> Rows:
     from evolvent.worlds.calls.layouts import read_hammer, read_nexus_raven, read_seal_tools
 
     if args.layout != "hammer" and args.tools is None:
-        raise ConfigError([Problem("--tools", f"{args.layout} needs its tools", "name the file")])
+        raise ConfigError([Problem("--tools", f"layout {args.layout} needs a file of tools", "set --tools FILE")])
     if args.layout == "nexus-raven" and not args.non_commercial:
         raise AccessDenied(
-            "the licence of nexus-raven is CC-BY-NC-4.0",
+            "the license of nexus-raven is CC-BY-NC-4.0",
             value="no consent",
-            expected="your word that you may use it",
-            hint="--non_commercial",
+            expected="confirmation that your use is non-commercial",
+            hint="pass --non_commercial",
         )
     samples, problems = (
         read_hammer(args.data)

@@ -118,23 +118,23 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         problems.append(
             Problem(
                 "--policy",
-                "one model writes, got " + ("two" if args.policy else "none"),
+                "expected exactly one model, got " + ("two" if args.policy else "none"),
                 "give --policy P, or --endpoint URL --model NAME",
             )
         )
     if args.dialect not in get_args(ServerDialect):
         problems.append(unknown_name_problem("dialect", args.dialect, get_args(ServerDialect), location="--dialect"))
     if args.endpoint and not args.model:
-        problems.append(Problem("--model", "no model is named for the endpoint", "--model NAME"))
+        problems.append(Problem("--model", "the endpoint needs a model name", "set --model NAME"))
     if args.output_path.suffix not in (".jsonl", ".parquet"):
         problems.append(
-            Problem("--to", f"{args.output_path.name} is no file of rows", "a name that ends in .jsonl or .parquet")
+            Problem("--to", f"{args.output_path.name} is not a row file", "use a name that ends in .jsonl or .parquet")
         )
     if (args.density or args.aligned) and not args.filter:
-        problems.append(Problem("--filter", "--density and --aligned belong to it", "give it as well"))
+        problems.append(Problem("--filter", "--density and --aligned need it", "pass --filter as well"))
     for name in ("max_tokens", "slots", "shard_rows"):
         if not getattr(args, name):
-            problems.append(Problem(f"--{name}", "got 0", "1 or more"))
+            problems.append(Problem(f"--{name}", "got 0, expected 1 or more"))
     problems += check_outputs(args.data, args.output_path)
     if problems:
         raise ConfigError(problems)

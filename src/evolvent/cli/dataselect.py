@@ -170,10 +170,14 @@ def _find_problems(args: argparse.Namespace) -> list[Problem]:
 
     problems = []
     if (args.k is None) == (args.share is None):
-        problems.append(Problem("--k", "one says how many: --k N or --share X", "give one of them"))
+        problems.append(Problem("--k", "set exactly one of --k N and --share X", "pass one of them"))
     if args.k == 0 or not (args.share is None or 0 < args.share <= 1):
         problems.append(
-            Problem("--k" if args.k == 0 else "--share", "nothing can be chosen", "1 or more; a share to 1")
+            Problem(
+                "--k" if args.k == 0 else "--share",
+                "selects nothing",
+                "set --k to 1 or more, or --share above 0 and at most 1",
+            )
         )
     field_name = args.quality.removeprefix(_FIELD_PREFIX) if args.quality.startswith(_FIELD_PREFIX) else ""
     if args.quality not in ("none", *_POLICY_QUALITIES) and not field_name:
@@ -181,33 +185,31 @@ def _find_problems(args: argparse.Namespace) -> list[Problem]:
             Problem("--quality", f"unknown quality {args.quality!r}", f"{', '.join(_POLICY_QUALITIES)}, field:NAME")
         )
     if args.by in _RANKING_QUALITIES and args.quality == "none":
-        problems.append(
-            Problem("--quality", f"{args.by} ranks rows, and there is nothing to rank by", "name a quality")
-        )
+        problems.append(Problem("--quality", f"{args.by} needs a quality to rank rows by", "set --quality"))
     if args.quality in _POLICY_QUALITIES and not args.policy:
         problems.append(
             Problem(
                 "--policy",
-                f"{args.quality} is what a policy says of a row, and none is named",
-                "--policy FOLDER, or --quality field:NAME",
+                f"{args.quality} needs a policy",
+                "set --policy FOLDER, or --quality field:NAME",
             )
         )
     if args.features == "policy" and not args.policy:
-        problems.append(Problem("--policy", "hidden states need a policy", "--policy FOLDER, or --features text"))
+        problems.append(Problem("--policy", "hidden states need a policy", "set --policy FOLDER, or --features text"))
     if args.quality == "reducible" and not args.reference:
-        problems.append(Problem("--reference", "a reducible loss is over that of another model", "--reference FOLDER"))
+        problems.append(Problem("--reference", "a reducible loss needs a reference model", "set --reference FOLDER"))
     if args.cells > 1 and args.by != "dpp":
-        problems.append(Problem("--cells", f"{args.by} chooses in one piece", "leave it out, or --by dpp"))
+        problems.append(Problem("--cells", f"{args.by} does not use cells", "leave it out, or set --by dpp"))
     if args.output_path.suffix not in (".jsonl", ".parquet"):
         problems.append(
-            Problem("--to", f"{args.output_path.name} is no file of rows", "a name that ends in .jsonl or .parquet")
+            Problem("--to", f"{args.output_path.name} is not a row file", "use a name that ends in .jsonl or .parquet")
         )
     if not args.data.exists():
-        problems.append(Problem("data", f"there is nothing at {args.data}", "name rows, a run or a store"))
+        problems.append(Problem("data", f"{args.data} does not exist", "pass rows, a run or a store"))
     problems += check_outputs(args.data, args.output_path, _choice_path(args.output_path))[:1]
     for name, minimum in (("width", 8), ("block", 1), ("cells", 1)):
         if getattr(args, name) < minimum:
-            problems.append(Problem(f"--{name}", f"got {getattr(args, name)}", f"{minimum} or more"))
+            problems.append(Problem(f"--{name}", f"got {getattr(args, name)}", f"expected {minimum} or more"))
     return problems
 
 
@@ -248,8 +250,8 @@ def _load_judge(name: str) -> tuple[Policy, str]:
             [
                 Problem(
                     "--policy",
-                    f"the size {name!r} is untrained and says nothing of a row",
-                    "name a model folder or a run",
+                    f"{name!r} is an untrained model and cannot rate rows",
+                    "pass a model folder or a run",
                 )
             ]
         )

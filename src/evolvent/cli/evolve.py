@@ -102,8 +102,8 @@ def run(argv: Sequence[str], console: Console) -> int:
             [
                 Problem(
                     "panel.split",
-                    "the best round is chosen on dev, which then measures nothing",
-                    "measure on test, or end with the last round",
+                    "the dev split already chooses the best round",
+                    "set panel.split to 'test', or use the last round",
                 )
             ]
         )
@@ -164,11 +164,11 @@ def choose_tasks(worlds: Mapping[str, World], config: EvolveConfig) -> tuple[lis
         panel = list(world.tasks("train", world.tiers[0]))
         available = choose_exploration_tasks(world, count, config.explore)
         if len(panel) < count:
-            message = f"the world {name!r} has {len(panel)} tasks to demonstrate, got {count}"
-            problems.append(Problem("demonstrations", message, f"give at most {len(panel)}"))
+            message = f"got {count} for world {name!r}, which has {len(panel)} tasks"
+            problems.append(Problem("demonstrations", message, f"set at most {len(panel)}"))
         if len(available) < config.explore:
-            message = f"the world {name!r} has {len(available)} more tasks to explore, got {config.explore}"
-            problems.append(Problem("explore", message, f"give at most {len(available)}"))
+            message = f"got {config.explore} for world {name!r}, which has {len(available)} more tasks to explore"
+            problems.append(Problem("explore", message, f"set at most {len(available)}"))
         demonstration_tasks += panel[:count]
         exploration_tasks += available
     if problems:

@@ -92,17 +92,17 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_argv(argv)
     problems: list[Problem] = []
     if args.output_dir.exists():
-        problems.append(Problem("--to", f"{args.output_dir} is there already", "name another folder"))
+        problems.append(Problem("--to", f"{args.output_dir} already exists", "choose another folder"))
     if args.test is not None and not args.test.exists():
-        problems.append(Problem("--test", f"there is nothing at {args.test}", "name rows"))
+        problems.append(Problem("--test", f"{args.test} does not exist", "pass a row file"))
     for name in ("limit", "max_tokens", "tokens", "prompt"):
         if getattr(args, name) < 1:
-            problems.append(Problem(f"--{name}", f"got {getattr(args, name)}", "1 or more"))
+            problems.append(Problem(f"--{name}", f"got {getattr(args, name)}, expected 1 or more"))
     if args.policy in POLICIES:
-        problems.append(Problem("policy", f"the size {args.policy!r} is untrained", "name a model folder or a run"))
+        problems.append(Problem("policy", f"{args.policy!r} is an untrained model", "pass a model folder or a run"))
     elif is_quantized(resolve_model_folder(args.policy)):
-        message = f"{args.policy} has weights of 8 bits already"
-        problems.append(Problem("policy", message, "name the folder that it was made of"))
+        message = f"{args.policy} already has 8-bit weights"
+        problems.append(Problem("policy", message, "pass the folder that it was made from"))
     if args.licence != "unknown":
         parse_license(args.licence, problems, option="--licence")
     if problems:

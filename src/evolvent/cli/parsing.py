@@ -65,7 +65,7 @@ def choose_verb(prog: str, argv: Sequence[str], verbs: Iterable[str]) -> tuple[s
     """
     names = list(verbs)
     if not argv:
-        raise ConfigError([Problem(prog, "got no verb, expected one", f"known: {', '.join(names)}")])
+        raise ConfigError([Problem(prog, "missing verb", f"known: {', '.join(names)}")])
     if argv[0] not in names:
         raise ConfigError([unknown_name_problem("verb", argv[0], names, location=prog)])
     return argv[0], list(argv[1:])

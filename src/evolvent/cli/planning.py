@@ -134,7 +134,9 @@ def read_model_config(name: str) -> object:
     if (gguf_file := find_gguf(folder)) is not None:
         return read_gguf_config(gguf_file)
     if not (folder / "config.json").is_file():
-        raise ConfigError([Problem("policy", f"{folder} is no model folder: it holds no config.json", "name another")])
+        raise ConfigError(
+            [Problem("policy", f"{folder} is not a model folder: config.json is missing", "pass another folder")]
+        )
     from transformers import AutoConfig
 
     with boundary(ConfigError, f"the model in {folder} is not understood"):
@@ -168,9 +170,9 @@ def _build_meta_model(model_shape: Any, source_policy: Policy, config: RecipeCon
 
 def _estimate_memory(model: PreTrainedModel, config: RecipeConfig, load: Load) -> MemoryEstimate:
     base = model.get_base_model() if kind_of(model) is not None else model
-    message = f"the memory of a {model.config.model_type} model cannot be planned"
+    message = f"cannot plan the memory of a {model.config.model_type} model"
     if not hasattr(base.get_decoder(), "layers"):
-        raise ConfigError([Problem("policy", message, "one process trains it all the same")])
+        raise ConfigError([Problem("policy", message, "train it in one process")])
     with boundary(ConfigError, message):
         return estimate_memory(model, config.parallel, config.optimizer, load=load)
 

@@ -116,9 +116,13 @@ def _check_device(config: RecipeConfig) -> list[Problem]:
     if config.device == "cpu" or num_devices >= num_ranks:
         return []
     if not num_devices:
-        return [Problem("device", "there is no CUDA device here", "train on the cpu")]
+        return [Problem("device", "no CUDA device found", "set device to 'cpu'")]
     return [
-        Problem("device", f"{num_ranks} ranks run here and there are {num_devices} CUDA devices", "start one for each")
+        Problem(
+            "device",
+            f"got {num_ranks} ranks on this host, expected at most {num_devices}, one per CUDA device",
+            "start fewer ranks",
+        )
     ]
 
 
@@ -126,7 +130,7 @@ def _check_folder(request: TrainingRequest) -> None:
     if request.resume is not None:
         return
     if request.world_size > 1 and request.config.output_dir is None:
-        raise ConfigError([Problem("output_dir", "several ranks need one folder", "name it: --to runs/NAME")])
+        raise ConfigError([Problem("output_dir", "several ranks need a shared folder", "set --to runs/NAME")])
     if request.rank == 0:
         choose_run_folder("train", request.config.output_dir)
 
@@ -135,11 +139,11 @@ def _check_data(request: TrainingRequest, worlds_by_name: Mapping[str, World], *
     """Checks that the recipe accepts the data and that they hold usable entries; one rank inspects them."""
     config = request.config
     if is_episodes and config.form == "rows":
-        message = f"{config.data} holds episodes, and this recipe learns from text"
-        raise ConfigError([Problem("data", message, "evolvent train sft learns from episodes")])
+        message = f"{config.data} holds episodes, but this recipe learns from text"
+        raise ConfigError([Problem("data", message, "use evolvent train sft to learn from episodes")])
     if not is_episodes and config.form == "episodes":
-        message = f"{config.data} holds no episodes"
-        raise ConfigError([Problem("data", message, "name a run, or a file that evolvent runs export wrote as jsonl")])
+        message = f"{config.data} does not hold episodes"
+        raise ConfigError([Problem("data", message, "pass a run, or a jsonl file of evolvent runs export")])
     if not is_episodes or request.rank:
         return
     summaries = summarize_episodes(config.data)
@@ -154,9 +158,9 @@ def _check_data(request: TrainingRequest, worlds_by_name: Mapping[str, World], *
 
 def _check_teacher(config: DistillConfig) -> None:
     if not config.teacher:
-        raise ConfigError([Problem("teacher", "no teacher is named", "--teacher FOLDER, a model or a run")])
+        raise ConfigError([Problem("teacher", "missing teacher", "set --teacher to a model folder or a run")])
     if not locate_model(config.teacher).exists():
-        raise ConfigError([Problem("teacher", f"there is no model at {config.teacher}", "name a model or a run")])
+        raise ConfigError([Problem("teacher", f"no model found at {config.teacher}", "pass a model folder or a run")])
     resolve_model_folder(config.teacher)
 
 

@@ -116,7 +116,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     if not (args.run / "run.json").is_file() and not (args.run / "stages.jsonl").is_file():
         read_earlier(output_dir, problems)
         problems.append(
-            Problem("run", f"{args.run} is no run: it holds no run.json and no stages.jsonl", "see: evolvent runs list")
+            Problem("run", f"{args.run} is not a run: run.json and stages.jsonl are missing", "see: evolvent runs list")
         )
         raise ConfigError(problems)
     data, keys = read_run(args.run), _read_stage_keys(args.run)
@@ -155,9 +155,9 @@ def parse_license(name: str | None, problems: list[Problem], *, option: str = "-
     hint = (
         f"did you mean {ids_by_lower_case[suggestion]!r}?"
         if suggestion
-        else "give an SPDX id such as Apache-2.0, MIT or CC-BY-4.0"
+        else "use an SPDX id such as Apache-2.0, MIT or CC-BY-4.0"
     )
-    problems.append(Problem(option, f"unknown licence {name!r}", f"{hint}; your own is LicenseRef-NAME"))
+    problems.append(Problem(option, f"unknown license {name!r}", f"{hint}; write LicenseRef-NAME for a custom license"))
     return None
 
 
@@ -179,21 +179,23 @@ def find_policy(
     arm_fits = [row for row in fits if row.arm in ("base", arm or main_arm_name)] or (fits if arm is None else [])
     matching_fits = [row for row in arm_fits if round in (None, row.round)]
     if not fits:
-        problems.append(Problem("run", f"{run} holds no policy: its ledger has no finished fit", "train one first"))
+        problems.append(
+            Problem("run", f"{run} does not hold a policy: no training stage has finished", "train one first")
+        )
     elif arm is not None and arm not in {*arms, main_arm_name}:
         problems.append(unknown_name_problem("arm", arm, arms, location="--arm"))
     elif not matching_fits:
         known_rounds = ", ".join(
             str(number) for number in sorted({row.round for row in arm_fits if row.round is not None})
         )
-        message = f"the arm {arm or main_arm_name!r} has no policy of round {round}"
+        message = f"arm {arm or main_arm_name!r} has no policy of round {round}"
         problems.append(Problem("--round", message, f"known: {known_rounds or 'none'}"))
     if not matching_fits or problems:
         return None
     fit = matching_fits[-1]
     folder, source = _policy_folder(run, fit), f"stages/{fit.name}/policy"
     if folder is None:
-        problems.append(Problem("run", f"{run} does not hold {source} any more", "choose another --round or --arm"))
+        problems.append(Problem("run", f"{run} no longer holds {source}", "choose another --round or --arm"))
         return None
     return PublishablePolicy(
         folder, source, fit, is_result=has_result and weights_digest(folder) == weights_digest(result_folder)
@@ -248,10 +250,12 @@ def _load_merged(publishable: PublishablePolicy, output_dir: Path) -> Iterator[t
         return
     if any(virtual_tokens(policy.model)):
         message = (
-            f"{publishable.source} is tuned by {adapter_kind}: no weights can stand for its "
+            f"{publishable.source} has an adapter of kind {adapter_kind}: cannot merge its "
             f"{sum(virtual_tokens(policy.model))} "
         )
-        raise ConfigError([Problem("run", f"{message}virtual tokens", "publish a run tuned by lora, dora or ia3")])
+        raise ConfigError(
+            [Problem("run", f"{message}virtual tokens into weights", "publish a run tuned by lora, dora or ia3")]
+        )
     with disk_errors(output_dir):
         output_dir.resolve().parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(
@@ -446,14 +450,16 @@ def _check_replacement(
     if earlier is None:
         return
     if earlier.identity != identity:
-        problems.append(Problem("--to", f"{output_dir} was published from another run", "name another folder"))
+        problems.append(Problem("--to", f"{output_dir} holds the publication of another run", "choose another folder"))
     elif earlier.unknown_files:
         file_names = ", ".join(earlier.unknown_files[:5])
         problems.append(
-            Problem("--to", f"{output_dir} holds files that were not published: {file_names}", "move them away")
+            Problem("--to", f"{output_dir} holds files that evolvent did not publish: {file_names}", "remove them")
         )
     elif not force:
-        problems.append(Problem("--to", f"{output_dir} was published from this run before", "--force replaces it"))
+        problems.append(
+            Problem("--to", f"{output_dir} already holds the publication of this run", "pass --force to replace it")
+        )
 
 
 def _print_summary(console: Console, output_dir: Path, published: PublishedPolicy) -> None:

@@ -49,7 +49,7 @@ def read_earlier(output_dir: Path, problems: list[Problem]) -> EarlierPublicatio
         if not output_dir.exists() and not output_dir.is_symlink():
             return None
         if not output_dir.is_dir():
-            problems.append(Problem("--to", f"{output_dir} is no folder", "name another place"))
+            problems.append(Problem("--to", f"{output_dir} is not a folder", "choose another path"))
             return None
         names = sorted(path.name for path in output_dir.iterdir())
     if not names:
@@ -57,7 +57,7 @@ def read_earlier(output_dir: Path, problems: list[Problem]) -> EarlierPublicatio
     note = _read_note(output_dir / "evolvent.json")
     if note is None:
         problems.append(
-            Problem("--to", f"{output_dir} is not empty and was not published before", "name another folder")
+            Problem("--to", f"{output_dir} is not empty and does not hold a publication", "choose another folder")
         )
         return None
     identity, files = note
@@ -134,10 +134,10 @@ def copy_policy_files(source: Path, folder: Path) -> dict[str, str]:
         size = sum(path.stat().st_size for path in paths)
     if links:
         raise UnsafeFile(
-            f"{source} holds links, which are not published",
+            f"{source} holds links, which cannot be published",
             value=links[:5],
-            expected="plain files",
-            hint="copy the files in their place",
+            expected="regular files",
+            hint="replace the links with copies",
         )
     ensure_space(folder, size + _CHUNK_BYTES)
     return {path.name: _copy_file(path, folder / path.name) for path in paths}

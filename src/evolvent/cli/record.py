@@ -66,8 +66,8 @@ def choose_run_folder(verb: str, output_dir: Path | None) -> Path:
             [
                 Problem(
                     "output_dir",
-                    f"{output_dir} holds a run already",
-                    f"choose another folder, or --resume {output_dir}",
+                    f"{output_dir} already holds a run",
+                    f"choose another folder, or pass --resume {output_dir}",
                 )
             ]
         )

@@ -99,11 +99,11 @@ def load_world(name: str) -> World:
     if base not in EMBEDDED and base not in entry_points:
         raise ConfigError([unknown_name_problem("world", name, describe_worlds())])
     if colon and (base in entry_points or not EMBEDDED[base][1]):
-        raise ConfigError([Problem(name, f"the world {base!r} takes no option, got {option!r}", f"use {base!r}")])
+        raise ConfigError([Problem(name, f"world {base!r} does not take an option, got {option!r}", f"use {base!r}")])
     if base in EMBEDDED:
         embedded = EMBEDDED[base][0](option)
         if problems := getattr(embedded, "problems", ()):
-            _log.warning("%s: rows left out: %d; the first: %s", name, len(problems), problems[0])
+            _log.warning("%s: skipped %d rows; the first: %s", name, len(problems), problems[0])
         return embedded
     point = entry_points[base]
     with boundary(WorldError, f"the installed world {base!r} cannot be loaded", entry=point.value):
@@ -115,7 +115,9 @@ def load_world(name: str) -> World:
 def _check_world(name: str, loaded: World) -> World:
     missing = [member for member in _WORLD_MEMBERS if not hasattr(loaded, member)]
     if missing:
-        raise WorldError(f"the installed world {name!r} is no World", value=f"without {', '.join(missing)}")
+        raise WorldError(
+            f"the installed world {name!r} does not implement World", value=f"missing {', '.join(missing)}"
+        )
     return loaded
 
 
@@ -133,7 +135,7 @@ def load_worlds(names: Sequence[str]) -> dict[str, World]:
             problems += name_problems
             continue
         if loaded.name in worlds_by_name:
-            problems.append(Problem("worlds", f"{name!r} is named twice", "name each world once"))
+            problems.append(Problem("worlds", f"{name!r} occurs twice", "list each world once"))
         worlds_by_name[loaded.name] = loaded
     if problems:
         raise ConfigError(problems)
@@ -216,9 +218,9 @@ def _check_vocabulary(name: str, policy: Policy, worlds: Sequence[World]) -> Non
         )
         if missing_words:
             raise VocabularyMismatch(
-                f"the policy {name!r} does not know {len(missing_words)} words of the world {world.name!r}",
+                f"policy {name!r} lacks {len(missing_words)} words of world {world.name!r}",
                 value=", ".join(missing_words[:5]),
-                hint="choose the worlds it was trained for, or train one for these",
+                hint="choose the worlds that the policy was trained for, or train a policy for these worlds",
             )
 
 
@@ -236,4 +238,4 @@ def _last_policy(run: Path) -> Path:
         policy_folder = run / "stages" / str(row.get("name")) / "policy"
         if policy_folder.is_dir():
             return policy_folder
-    raise Incomplete(f"the run {run} holds no policy", value=f"{len(rows)} stages", hint="train one first")
+    raise Incomplete(f"run {run} does not hold a policy", value=f"{len(rows)} stages", hint="train a policy first")

@@ -312,7 +312,15 @@ def _resolve_format(name: str | None, path: Path, formats: Sequence[str]) -> str
         return selected
     if name:
         raise ConfigError([unknown_name_problem("format", selected, formats, location="--format")])
-    raise ConfigError([Problem("--format", f"the name of {path} does not tell it", f"give {', '.join(formats)}")])
+    raise ConfigError(
+        [
+            Problem(
+                "--format",
+                f"cannot infer the format from the name of {path}",
+                f"set --format to one of {', '.join(formats)}",
+            )
+        ]
+    )
 
 
 def _run_export(argv: Sequence[str], console: Console) -> int:
@@ -378,7 +386,7 @@ def _run_import(argv: Sequence[str], console: Console) -> int:
     parser.add("--format", help=f"{' | '.join(formats)} (default: by the name)")
     args = parser.parse_argv(argv)
     if not args.file.is_file():
-        raise ConfigError([Problem("file", f"{args.file} is no file", "name the file to import")])
+        raise ConfigError([Problem("file", f"{args.file} is not a file", "pass the file to import")])
     format = _resolve_format(args.format, args.file, formats)
     from evolvent.store import exchange
 

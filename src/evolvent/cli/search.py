@@ -54,7 +54,9 @@ def parse_detectors(names: Iterable[str]) -> list[Detector]:
             continue
         parts = parsed[-1].detectors if isinstance(parsed[-1], AnyOf) else (parsed[-1],)
         if any(isinstance(part, StdBelow | TraceBelow) for part in parts):
-            problems.append(Problem("stop", f"{name!r} looks at places, and votes have none", ", ".join(DETECTORS[:4])))
+            problems.append(
+                Problem("stop", f"{name!r} needs positions, but votes do not have positions", ", ".join(DETECTORS[:4]))
+            )
     if problems:
         raise ConfigError(problems)
     return parsed
@@ -131,7 +133,7 @@ class SearchRunConfig(SearchSetupConfig):
 
     @model_validator(mode="after")
     def _check_settings(self) -> SearchRunConfig:
-        errors = [f"budgets are 1 or more, got {budget}" for budget in self.budgets if budget < 1]
+        errors = [f"budgets: got {budget}, expected 1 or more" for budget in self.budgets if budget < 1]
         try:
             parse_detectors(self.stop)
         except ConfigError as error:
@@ -140,7 +142,7 @@ class SearchRunConfig(SearchSetupConfig):
             duplicates = [
                 str(name_or_budget) for name_or_budget, count in Counter(getattr(self, name)).items() if count > 1
             ]
-            errors += [f"{name} name {', '.join(duplicates)} twice"] if duplicates else []
+            errors += [f"{name}: {', '.join(duplicates)} occurs twice"] if duplicates else []
         if self.budgets and getattr(self.search, self.budget_unit) is not None:
             errors.append(f"budgets and search.{self.budget_unit} limit the same: give one of them")
         if errors:
@@ -416,7 +418,7 @@ def _measure_cpu_time(outcomes_stream: Iterable[SearchOutcome]) -> Iterator[tupl
 def _build_row(batch: SearchBatch, outcome: SearchOutcome, *, cpu_s: float, budget_unit: str) -> dict[str, Any]:
     """Builds the row of a search as JSON values."""
     task, trajectory, error = outcome.start.task, outcome.trajectory, outcome.trajectory.error
-    error_text = "" if error is None else f"{error.kind}: {error.message.partition('; got ')[0]}"
+    error_text = "" if error is None else error.summary
     error_text = error_text or ("its world gave no verdict" if trajectory.success is None else "")
     return {
         "world": batch.world,

@@ -147,10 +147,12 @@ def _check_config(config: ServeConfig) -> tuple[Access, dict[str, Dialect]]:
     except ConfigError as error:
         problems += error.problems
     if config.reload is not None and config.policy is None:
-        problems.append(Problem("reload", "only a policy takes other weights", "serve one with --policy"))
+        problems.append(Problem("reload", "reloading weights needs a policy", "serve a policy with --policy"))
     elif config.reload is not None and not config.reload.is_dir():
         problems.append(
-            Problem("reload", f"{config.reload} is no folder", "make it, or name where weights are written")
+            Problem(
+                "reload", f"{config.reload} is not a folder", "create it, or pass the folder that receives new weights"
+            )
         )
     try:
         dialects = _make_dialects(config.faces)
@@ -168,7 +170,7 @@ def _read_token(config: ServeConfig) -> str | None:
     try:
         return config.token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError([Problem("token_file", f"{config.token_file} cannot be read: {reason}")]) from error
 
 

@@ -145,7 +145,7 @@ def _split_arguments(command: Command[Any], argv: Sequence[str]) -> _SplitArgume
             overrides += [f"--{command.main_field}", word]
         else:
             problems.append(
-                Problem(f"evolvent {command.verb}", f"unexpected {word!r}", "settings look like --key value")
+                Problem(f"evolvent {command.verb}", f"unexpected {word!r}", "write settings as --key value")
             )
     while remaining:
         word = remaining.pop(0)
@@ -164,7 +164,7 @@ def _split_arguments(command: Command[Any], argv: Sequence[str]) -> _SplitArgume
         elif equals_sign or (remaining and not remaining[0].startswith("--")):
             options[name] = text if equals_sign else remaining.pop(0)
         else:
-            problems.append(Problem(name, "got no value, expected one", f"see evolvent {command.verb} --help"))
+            problems.append(Problem(name, "missing value", f"see evolvent {command.verb} --help"))
     return _SplitArguments(options, tuple(overrides), tuple(problems))
 
 
@@ -178,14 +178,14 @@ def _check_resume(command: Command[Any], split: _SplitArguments, resume: Path) -
     resumed_verb = read_verb(resume)
     if resumed_verb not in (None, verb):
         message = f"{resume} is a run of evolvent {resumed_verb}, not of evolvent {verb}"
-        problems.append(Problem("--resume", message, f"go on with: evolvent {resumed_verb} --resume {resume}"))
+        problems.append(Problem("--resume", message, f"use: evolvent {resumed_verb} --resume {resume}"))
     fixed_overrides = _fixed_overrides(command, split.overrides)
     if fixed_overrides or "--config" in split.options or "--preset" in split.options:
-        message = f"a resumed run keeps its settings, got {' '.join(fixed_overrides) or 'a file or preset'}"
+        message = f"a resumed run keeps its settings: got {' '.join(fixed_overrides) or 'a file or preset'}"
         free_text = f"; only {command.free_settings_text} may change" if command.free_settings else ""
         problems.append(Problem("--resume", message, f"leave them out, or start a new run{free_text}"))
     if not (resume / "config.toml").is_file():
-        problems.append(Problem("--resume", f"{resume} is no run: it holds no config.toml", "name the folder of a run"))
+        problems.append(Problem("--resume", f"{resume} is not a run: config.toml is missing", "pass a run folder"))
     return problems
 
 

@@ -97,7 +97,7 @@ def _open_trackio(run: Path, project: str, config: Mapping[str, Any]) -> Tracker
     try:
         import trackio  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
-        raise MissingExtra("track", "handing a run to trackio") from error
+        raise MissingExtra("track", "exporting a run to trackio") from error
     name = f"{run.name}-{_run_id(run)[:8]}"  # by which it knows a run again
     return _HostedTracker(trackio, project=project, name=name, config=dict(config), resume="allow", embed=False)
 
@@ -106,7 +106,7 @@ def _open_wandb(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
     try:
         import wandb  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
-        raise MissingExtra("track", "handing a run to wandb") from error
+        raise MissingExtra("track", "exporting a run to wandb") from error
     run_options = {"name": run.name, "id": _run_id(run), "dir": run / "tracking"}
     return _HostedTracker(wandb, project=project, config=dict(config), resume="allow", **run_options)
 
@@ -115,7 +115,7 @@ def _open_tensorboard(run: Path, project: str, config: Mapping[str, Any]) -> Tra
     try:
         import tensorboard  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("track", "writing event files for TensorBoard") from error
+        raise MissingExtra("track", "exporting a run to TensorBoard") from error
     return _TensorBoardTracker(run / "tracking" / "tensorboard")
 
 
@@ -152,7 +152,7 @@ def run_track(argv: Sequence[str], console: Console) -> int:
         else []
     )
     if not (folder / "run.json").is_file():
-        problems.append(Problem("run", f"{folder} is no run", "see: evolvent runs list"))
+        problems.append(Problem("run", f"{folder} is not a run", "see: evolvent runs list"))
     if problems:
         raise ConfigError(problems)
     with disk_errors(folder):

@@ -164,7 +164,15 @@ def _parse_recipe(argv: Sequence[str]) -> tuple[str, list[str], float | None]:
         index = recipe_argv.index("--card")
         text = recipe_argv[index + 1] if index + 1 < len(recipe_argv) else ""
         if not _SIZE_PATTERN.fullmatch(text) or not float(text):
-            raise ConfigError([Problem("--card", f"got {text!r}, expected GiB of a device", "as --plan --card 24")])
+            raise ConfigError(
+                [
+                    Problem(
+                        "--card",
+                        f"got {text!r}, expected the memory of a device in GiB",
+                        "for example --plan --card 24",
+                    )
+                ]
+            )
         card_gib = float(text)
         del recipe_argv[index : index + 2]
     return name, recipe_argv, card_gib

@@ -221,7 +221,7 @@ def _load_saved(folders: Sequence[Path]) -> dict[str, Seeker]:
         policy_folder = folder / _policy_folder_name("agdc")
         name = folder.resolve().name
         if name in seekers:
-            problems.append(Problem("policies", f"two are named {name}", "rename one of the folders"))
+            problems.append(Problem("policies", f"two policies are named {name}", "rename one of the folders"))
             continue
         seekers[name] = load_seeker(policy_folder if policy_folder.is_dir() else folder)
     settings = {
@@ -231,7 +231,11 @@ def _load_saved(folders: Sequence[Path]) -> dict[str, Seeker]:
     if len(settings) > 1:
         settings_text = "; ".join(sorted(" ".join(seeker_or_setting) for seeker_or_setting in settings))
         problems.append(
-            Problem("policies", f"they were learned in different settings: {settings_text}", "compare them apart")
+            Problem(
+                "policies",
+                f"the policies were trained with different settings: {settings_text}",
+                "compare them separately",
+            )
         )
     if problems:
         raise ConfigError(problems)

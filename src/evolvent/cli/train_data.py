@@ -193,12 +193,12 @@ def _check_paths(config: DataMethodConfig) -> None:
     """Checks that the named paths exist, before anything is read."""
     paths = {"data": config.data, "test": config.test, "examples": getattr(config, "examples", None)}
     problems = [
-        Problem(name, f"there is nothing at {path}", "name rows, a run or a store")
+        Problem(name, f"{path} does not exist", "pass rows, a run or a store")
         for name, path in paths.items()
         if path is not None and not path.exists()
     ]
     if config.context is not None and config.policy not in POLICIES:
-        problems.append(Problem("context", f"{config.policy} has a context of its own", "leave it out"))
+        problems.append(Problem("context", f"{config.policy} already has a context length", "leave out --context"))
     if problems:
         raise ConfigError(problems)
 

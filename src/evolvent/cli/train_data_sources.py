@@ -115,7 +115,7 @@ def _count_unmeasured(test: Sequence[Any], measured_rows: Sequence[Any]) -> dict
 def _check_nonempty(items: Sequence[Any], data: Path, kind: str, *, refused: Sequence[str]) -> None:
     if not items:
         raise NothingToLearn(
-            f"{data} holds no {kind}", value=refused[0] if refused else "no rows", expected="at least one"
+            f"{data} does not hold {kind}", value=refused[0] if refused else "no rows", expected="at least one"
         )
 
 
@@ -134,8 +134,10 @@ class CallData(MethodData):
     def collect_vocabulary(self) -> tuple[set[str], int]:
         """Returns the words of every copy of every sample, as `Compact` writes it, and the pieces of other names."""
         if self.config.style != "snake":
-            message = f"names of the style {self.config.style} are words that a model over whole words cannot spell"
-            raise ConfigError([Problem("hammer.style", message, "--hammer.style snake, or --policy a model folder")])
+            message = f"a word-level model cannot spell names of the style {self.config.style}"
+            raise ConfigError(
+                [Problem("hammer.style", message, "set --hammer.style snake, or pass a model folder as --policy")]
+            )
         mixed_samples = mix_irrelevant(self.items, self.config.share, seed=self.seed).samples
         texts, compact = [], Compact()
         for copy in range(self.config.copies):
@@ -312,7 +314,7 @@ class DemonstrationData(MethodData):
         self.refused += map(str, intake.problems)
         if not sequences:
             raise NothingToLearn(
-                "no row is a demonstration",
+                "the data contain no demonstration",
                 value=str(intake.problems[0]) if intake.problems else 0,
                 expected="rows with prompt and completion, messages, ...",
             )

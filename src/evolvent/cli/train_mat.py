@@ -116,7 +116,7 @@ class TrainMATConfig(Config):
         if foreign_settings:
             raise ConfigError(
                 [
-                    Problem(name, f"{self.world} takes none", f"for {', '.join(FOREIGN_WORLDS)}")
+                    Problem(name, f"world {self.world} does not take it", f"use it with {', '.join(FOREIGN_WORLDS)}")
                     for name in foreign_settings
                 ]
             )
@@ -165,7 +165,7 @@ def make_foreign_world(config: TrainMATConfig) -> ForeignWorld:
     from evolvent.worlds.teams.extras import ForeignWorld
 
     problems = [
-        Problem("settings", f"got {setting!r}", "expected name=value, such as parts=4x2")
+        Problem("settings", f"got {setting!r}, expected name=value, such as parts=4x2")
         for setting in config.settings
         if not setting.partition("=")[0] or "=" not in setting
     ]
@@ -239,7 +239,7 @@ def _list_tasks(config: TrainMATConfig, split: str) -> list[Any]:
         if matching:
             return matching
     raise ConfigError(
-        f"{config.world} has no such tasks",
+        f"world {config.world} has no tasks of this team size and tier",
         value=f"{config.agents} agents, tier {config.tier}",
         expected=f"one of {sorted({_parse_team_size(task) for tasks in panel_tasks for task in tasks})} agents",
         hint=f"tiers: {', '.join(world.tiers)}",

@@ -83,7 +83,11 @@ class RecipeConfig(WorldsConfig):
 
     def check_episodes(self, summaries: Sequence[EpisodeSummary]) -> Problem | None:
         """Checks the successful episodes; returns the reason why nothing can be learned from them, else None."""
-        return None if summaries else Problem("data", f"{self.data} holds no episode that ended well", "collect some")
+        return (
+            None
+            if summaries
+            else Problem("data", f"{self.data} does not hold a successful episode", "collect episodes first")
+        )
 
     def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
         """Prepares the objective and the function that makes the sequences."""
@@ -136,7 +140,7 @@ class SftConfig(RecipeConfig):
     def check_episodes(self, summaries: Sequence[EpisodeSummary]) -> Problem | None:
         if not summaries or any(self._is_above_threshold(summary.score) for summary in summaries):
             return super().check_episodes(summaries)
-        message = f"{self.data} holds no episode to learn above the reward {self.threshold}"
+        message = f"{self.data} does not hold an episode with a reward above {self.threshold}"
         return Problem("data", message, "lower --threshold, or collect more")
 
     def read_demonstrations(self, inputs: RecipeInputs, intake: Intake) -> Iterator[TokenSequence]:
@@ -196,8 +200,10 @@ class PairsConfig(RecipeConfig):
                 groups[summary.group].append(summary.score)
         if not summaries or any(max(scores) - min(scores) > self.margin for scores in groups.values()):
             return super().check_episodes(summaries)
-        message = f"{len(summaries)} episodes of {self.data} make no pair: none of one task is better than another"
-        return Problem("data", message, "collect several of each task: --samples 4")
+        message = (
+            f"{len(summaries)} episodes of {self.data} do not form a pair: all episodes of each task are equally good"
+        )
+        return Problem("data", message, "collect several samples per task with --samples 4")
 
     def read_pairs(self, inputs: RecipeInputs, intake: Intake) -> Iterator[TokenSequence]:
         """Yields chosen, rejected, chosen, rejected, ..."""
@@ -298,10 +304,8 @@ class DistillConfig(SftConfig):
             teacher = policy_named(self.teacher, [], seed=self.seed)
             if vocabulary_digest(teacher.tokenizer) != digest:
                 sizes = f"{len(teacher.tokenizer):,} and {len(inputs.policy.tokenizer):,} tokens"
-                message = f"{self.teacher} has another tokenizer than {self.policy}: {sizes}"
-                raise ConfigError(
-                    [Problem("teacher", message, "a distribution is over the same words: choose another")]
-                )
+                message = f"tokenizer of {self.teacher} differs from {self.policy}: {sizes}"
+                raise ConfigError([Problem("teacher", message, "choose a teacher with the same vocabulary")])
             teacher.model.to(inputs.device)
             return annotate(
                 teacher, self.read_demonstrations(inputs, intake), vocabulary=digest, teacher_k=num_teacher_tokens
@@ -326,7 +330,7 @@ RECIPES: dict[str, tuple[type[RecipeConfig], str]] = {
 def _check_scores(data: Path, summaries: Sequence[EpisodeSummary]) -> Problem | None:
     if any(summary.score is not None for summary in summaries):
         return None
-    return Problem("data", f"{data} holds no episode with a score", "name a run that played them")
+    return Problem("data", f"{data} does not hold a scored episode", "pass a run with scored episodes")
 
 
 def _read_sequences(

@@ -141,9 +141,9 @@ class TrainRLConfig(WorldsConfig, BackendConfig):
     @model_validator(mode="after")
     def _check_endpoint(self) -> TrainRLConfig:
         if self.endpoint and not (self.model and self.hand_over):
-            raise ValueError("an endpoint that plays needs --model NAME and --hand_over FOLDER")
+            raise ValueError("--endpoint needs --model NAME and --hand_over FOLDER")
         if self.endpoint and self.backend != HERE:
-            raise ValueError("either an endpoint plays (--endpoint) or a cluster does (--on)")
+            raise ValueError("--endpoint and --on cannot be combined; pass only one of them")
         return self
 
 
@@ -352,10 +352,8 @@ def _choose_tasks(worlds_by_name: Mapping[str, World], config: Any) -> tuple[lis
         demonstration_tasks += panels[0][:count]
         available = [task for row in zip_longest(panels[0][count:], *panels[1:]) for task in row if task is not None]
         if len(panels[0]) < count or not available:
-            message = (
-                f"the world {name!r} has {sum(map(len, panels))} training tasks, {count} of them to be demonstrated"
-            )
-            problems.append(Problem("demonstrations", message, "ask for fewer, or choose another world"))
+            message = f"got {count} for world {name!r}, which has {sum(map(len, panels))} training tasks"
+            problems.append(Problem("demonstrations", message, "lower demonstrations, or choose another world"))
         practice_tasks += available[: config.tasks]
     if problems:
         raise ConfigError(problems)
@@ -376,8 +374,8 @@ def _check_listed_actions(worlds_by_name: Mapping[str, World], tasks: Sequence[T
         finally:
             env.close()
         if not info.get("admissible"):
-            message = f"the world {name!r} lists no actions, and {consumer} chooses among those that are listed"
-            problems.append(Problem("worlds", message, "take another world, or a method that writes its actions"))
+            message = f"{consumer} chooses among listed actions, but world {name!r} does not list actions"
+            problems.append(Problem("worlds", message, "choose another world, or a method that writes actions as text"))
     if problems:
         raise ConfigError(problems)
 

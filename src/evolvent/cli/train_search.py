@@ -265,8 +265,8 @@ def _choose_tasks(worlds_by_name: Mapping[str, World], config: SearchTrainingCon
         count = config.demonstrations if panel and world.expert(panel[0]) is not None else 0
         available = choose_exploration_tasks(world, count, config.tasks)
         if len(panel) < count or not available:
-            message = f"the world {name!r} has {len(panel)} training tasks, {count} of them to be demonstrated"
-            problems.append(Problem("demonstrations", message, "ask for fewer, or choose another world"))
+            message = f"got {count} for world {name!r}, which has {len(panel)} training tasks"
+            problems.append(Problem("demonstrations", message, "lower demonstrations, or choose another world"))
         demonstration_tasks += panel[:count]
         training_tasks += available
     if problems:
@@ -285,14 +285,18 @@ def _check_worlds(name: str, worlds_by_name: Mapping[str, World], config: Any) -
             world for world, candidate in worlds_by_name.items() if not isinstance(candidate, HasLabeledPairs)
         ]
         if config.tsllm.reward == "model" and (worlds_without_pairs or not config.pairs):
-            message = f"{worlds_without_pairs[0]!r} has no labelled pairs" if worlds_without_pairs else "there are none"
-            problems.append(Problem("pairs", message, "--worlds preference --pairs 2000, or --tsllm.reward world"))
+            message = (
+                f"world {worlds_without_pairs[0]!r} does not have labeled pairs"
+                if worlds_without_pairs
+                else "the list is empty"
+            )
+            problems.append(Problem("pairs", message, "set --worlds preference --pairs 2000, or --tsllm.reward world"))
     else:
         check_search(worlds_by_name, config.openr.search, has_scorer=True)
         multi_turn_worlds = [world for world, candidate in worlds_by_name.items() if candidate.horizon > 1]
         if multi_turn_worlds:
-            message = f"{multi_turn_worlds[0]!r} has episodes of several turns, and OpenR labels spans of one response"
-            problems.append(Problem("worlds", message, "deduction, problems, arithmetic, ...; or train tsllm"))
+            message = f"OpenR labels single responses, but world {multi_turn_worlds[0]!r} has several turns"
+            problems.append(Problem("worlds", message, "choose deduction, problems, arithmetic, ...; or train tsllm"))
     if problems:
         raise ConfigError(problems)
 

@@ -33,17 +33,13 @@ from evolvent.methods.online_dt import OnlineDTConfig
 from evolvent.methods.q_transformer import QTransformerConfig
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
 from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig
-from evolvent.rollout.arrays import ArrayEnv
 from evolvent.trajectory import JsonObject, sample_seed
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
     from evolvent.offline.state import SequenceCheckpoint
-    from evolvent.store.episodes import Episodes
-
-if TYPE_CHECKING:
-    from evolvent.offline.acting import ArrayActor
+    from evolvent.rollout.arrays import ArrayEnv
     from evolvent.store.episodes import Episodes
 
 __all__ = [
@@ -123,10 +119,18 @@ def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class add
         return _make_maze_task(config)
     if config.mixture in ("pieces", "whole"):
         raise ConfigError(
-            [Problem("mixture", f"{config.world} has no {config.mixture}", "give random, medium, replay or expert")]
+            [
+                Problem(
+                    "mixture",
+                    f"world {config.world} does not have the mixture {config.mixture!r}",
+                    "choose random, medium, replay or expert",
+                )
+            ]
         )
     if config.data is not None and config.mixture is not None:
-        raise ConfigError([Problem("mixture", "episodes come from a file, none are made", "leave out --mixture")])
+        raise ConfigError(
+            [Problem("mixture", "episodes come from a file, so no mixture is generated", "leave out --mixture")]
+        )
     control = get_control(config.world)
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
     from evolvent.rollout.mixtures import play_mixture
@@ -145,7 +149,7 @@ def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class add
                         f"random actions and the expert both earn {reference_returns[0]:g} in {control.horizon} "
                         f"steps of {config.world}"
                     ),
-                    "give a longer one",
+                    "set a longer --horizon",
                 )
             ]
         )
@@ -156,7 +160,7 @@ def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class add
         data, manifest = _read_episodes(config, scale=config.scale or control.scale, actions=control.actions)
         data_shape = (data.observation.shape[1], data.action_dim)
         if data_shape != (control.observation, control.dim):
-            message = f"{config.data} holds observations and actions of {data_shape} numbers"
+            message = f"observations and actions of {config.data} have {data_shape} numbers"
             world_shape = (control.observation, control.dim)
             raise ConfigError([Problem("data", message, f"{config.world} has {world_shape}: name their world")])
     manifest = {**manifest, "return_random": reference_returns[0], "return_expert": reference_returns[1]}
@@ -167,7 +171,9 @@ def _make_maze_task(config: Any) -> SequenceTask:
     from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 
     if config.data is not None or config.mixture not in (None, "pieces", "whole"):
-        raise ConfigError([Problem("mixture", "the maze has pieces or whole ways, made here", "give pieces or whole")])
+        raise ConfigError(
+            [Problem("mixture", "the maze has only generated mixtures", "set --mixture to pieces or whole")]
+        )
     maze, kind = Stitching(), config.mixture or "pieces"
     data, full_reachability = (
         demonstrations(maze, include_best=kind == "whole"),
@@ -373,8 +379,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     torch.set_num_threads(config.threads)
     sequence_task = make_sequence_task(config)
     if METHODS[name].needs_continuous_actions and sequence_task.data.actions:
-        message = f"{name} is for actions that are numbers, {config.world} has choices"
-        raise ConfigError([Problem("--method", message, "name another world or method")])
+        message = f"{name} needs continuous actions, but {config.world} has discrete actions"
+        raise ConfigError([Problem("--method", message, "choose another world or method")])
     _check_measurable(config, sequence_task)
     folder = args.resume or choose_run_folder("sequence", config.output_dir)
     _check_same_data(folder, sequence_task)
@@ -401,14 +407,13 @@ def _check_measurable(config: Any, sequence_task: SequenceTask) -> None:
     """Checks, before any training, that the result can be measured."""
     problems = []
     if config.targets and not METHODS[config.method].takes_target:
-        problems.append(Problem("targets", f"{config.method} is not asked for a return", "leave them out"))
+        problems.append(Problem("targets", f"{config.method} does not use target returns", "leave out --targets"))
     if config.method in ("dt", "bc") and config.learn.horizon < sequence_task.horizon:
         message = (
-            f"{config.learn.horizon} time steps are learned, an episode of {config.world} has up to "
-            f"{sequence_task.horizon}"
+            f"got {config.learn.horizon} time steps, but episodes of {config.world} have up to {sequence_task.horizon}"
         )
         problems.append(
-            Problem("learn.horizon", message, f"give {sequence_task.horizon} or more, or a shorter --horizon")
+            Problem("learn.horizon", message, f"set {sequence_task.horizon} or more, or a shorter --horizon")
         )
     if problems:
         raise ConfigError(problems)
@@ -421,9 +426,7 @@ def _check_same_data(folder: Path, sequence_task: SequenceTask) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         return
     if stored_digest != sequence_task.data.digest:
-        raise ConfigError(
-            [Problem("--resume", f"{folder} learned from other episodes than there are now", "start a new run")]
-        )
+        raise ConfigError([Problem("--resume", f"{folder} was trained on different episodes", "start a new run")])
 
 
 def _train_policy(

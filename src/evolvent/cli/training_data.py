@@ -54,23 +54,21 @@ def holds_episodes(data: Path) -> bool:
         ):
             return True
         if (data / "run.json").exists():
-            raise _data_error(f"{data} is a run that holds no episodes", "name the run that collected some")
+            raise _data_error(f"run {data} does not hold episodes", "pass a run that collected episodes")
         if not any(data.iterdir()):
-            raise _data_error(f"{data} is an empty folder", "name a run, a file, or a folder of a data set")
+            raise _data_error(f"{data} is an empty folder", "pass a run, a file or a data set folder")
         return False
     if not data.is_file():
-        raise _data_error(f"{data} is neither a run nor a store, nor any other file or folder", "name a run or a file")
+        raise _data_error(f"{data} does not exist", "pass a run or a file")
     if data.suffix == ".txt":
         if not data.stat().st_size:
-            raise _data_error(f"{data} is empty", "name another file")
+            raise _data_error(f"{data} is empty", "pass another file")
         return False
     intake = Intake()
     first_row = next(read_json_lines(data, intake=intake), ("", None))[1]
     if first_row is None:
         reason = f": {intake.problems[0]}" if intake.problems else ""
-        raise _data_error(
-            f"{data} holds no line of JSON{reason}", "name a file of JSON lines, a .txt file, or a folder"
-        )
+        raise _data_error(f"{data} does not hold JSON lines{reason}", "pass a JSON lines file, a .txt file or a folder")
     return isinstance(first_row, Mapping) and "task" in first_row and "steps" in first_row
 
 
@@ -140,7 +138,7 @@ def _read_text(data: Path) -> str:
     try:
         return data.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise _data_error(f"{data} is no UTF-8 text: byte {error.start}", "convert it") from error
+        raise _data_error(f"{data} is not UTF-8 text: invalid byte {error.start}", "convert it to UTF-8") from error
 
 
 def data_digest(data: Path) -> str:

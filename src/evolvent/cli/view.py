@@ -64,18 +64,18 @@ def _check_arguments(args: argparse.Namespace) -> None:
     problems = []
     if not args.serve:
         if args.run is None:
-            problems.append(Problem("run", "got no run", "name its folder, or --serve all of them"))
+            problems.append(Problem("run", "no run given", "pass its folder, or pass --serve to view all runs"))
         problems += [
-            Problem(f"--{name}", "only the viewer has it", "add --serve")
+            Problem(f"--{name}", "only the viewer uses it", "add --serve")
             for name in ("port", "tokenizer")
             if getattr(args, name) is not None
         ]
     elif args.output_path is not None:
-        problems.append(Problem("--to", "the viewer writes no file", "leave out --to, or --serve"))
+        problems.append(Problem("--to", "the viewer does not write a file", "leave out --to or --serve"))
     if args.port is not None and not 0 <= args.port < 65536:
         problems.append(Problem("--port", f"got {args.port}, expected 0 to 65535"))
     if args.tokenizer is not None and not args.tokenizer.exists():
-        problems.append(Problem("--tokenizer", f"there is nothing at {args.tokenizer}"))
+        problems.append(Problem("--tokenizer", f"{args.tokenizer} does not exist"))
     if problems:
         raise ConfigError(problems)
 

@@ -153,8 +153,8 @@ def _make_evaluators(config: WatchConfig) -> list[Evaluator]:
     except ConfigError as error:
         problems += error.problems
     if not evaluators and not problems:
-        message = "nothing to evaluate"
-        problems.append(Problem("evolvent watch", message, "give --perplexity.data FILE, --worlds NAME, ... (--help)"))
+        message = "got no evaluator, expected at least one"
+        problems.append(Problem("evolvent watch", message, "pass --perplexity.data FILE, --worlds NAME, ... (--help)"))
     if problems:
         raise ConfigError(problems)
     return evaluators

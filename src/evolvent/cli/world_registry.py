@@ -68,7 +68,13 @@ def open_agentgym_world(option: str) -> World:
     first, last = int(match["first"]), int(match["last"])
     if last < first or last - first >= _MAX_TASKS:
         raise ConfigError(
-            [Problem("agentgym", f"got the tasks {first}-{last}", f"give at most {_MAX_TASKS:,}, upwards")]
+            [
+                Problem(
+                    "agentgym",
+                    f"got the tasks {first}-{last}",
+                    f"give an ascending range of at most {_MAX_TASKS:,} tasks",
+                )
+            ]
         )
     return AgentGymWorld(match["url"], match["dialect"], range(first, last + 1), token=_read_token())
 
@@ -131,7 +137,7 @@ def _make_countdown(option: str) -> World:
     if option == "24":
         return Countdown(numbers=4, target=24, low=1, high=13)
     if not option.isdecimal():
-        message = f"got {option!r}, expected how many numbers, or 24 for the game of 24"
+        message = f"got {option!r}, expected the number of numbers, or 24 for the game of 24"
         raise ConfigError([Problem("countdown", message, "for example countdown:4")])
     return Countdown(numbers=int(option))
 

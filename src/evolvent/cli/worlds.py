@@ -71,9 +71,7 @@ def _run_show(argv: Sequence[str], console: Console) -> int:
     first_tasks = (selected_world.tasks(split, tier)[:1] for split in reversed(SPLITS) for tier in selected_world.tiers)
     task = next((task for candidates in first_tasks for task in candidates), None)
     if task is None:
-        raise ConfigError(
-            [Problem("worlds show", f"the world {selected_world.name!r} has no task", "look at its files")]
-        )
+        raise ConfigError([Problem("worlds show", f"world {selected_world.name!r} has no task", "check its files")])
     observation, _ = selected_world.make(task).reset()
     expert = selected_world.expert(task)
     console.print(f"the first {task.tier} {task.split} task:")
@@ -92,9 +90,9 @@ def _select_task(selected_world: World, split: str, tier: str, index: int) -> Ta
         raise ConfigError(problems)
     panel = selected_world.tasks(split, tier)
     if index >= len(panel):
-        valid_range = f"0 to {len(panel) - 1}" if panel else "another split or tier: this panel is empty"
+        valid_range = f"0 to {len(panel) - 1}" if panel else "another split or tier, because this panel is empty"
         raise ConfigError(
-            [Problem("index", f"no task {index} in {selected_world.name}/{tier}/{split}", f"expected {valid_range}")]
+            [Problem("index", f"got task {index} in {selected_world.name}/{tier}/{split}", f"expected {valid_range}")]
         )
     return panel[index]
 

@@ -197,7 +197,7 @@ def render_card(
     """
     for name, value in (("licence", licence), ("source", source)):
         if not value.strip() or "\n" in value:
-            raise ConfigError(f"a card without {name}", value=value, expected="one line that says it")
+            raise ConfigError(f"the data card has no {name}", value=value, expected="one line of text")
     front = {
         "license": licence,
         "pretty_name": title,

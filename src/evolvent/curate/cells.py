@@ -147,7 +147,7 @@ def sharded_map(
     labels = np.asarray(cells)
     if labels.shape != (len(matrix),) or labels.dtype.kind not in "iu":
         raise BatchMismatch(
-            "cells that do not fit the features",
+            "cells do not match the features",
             value=f"{labels.dtype} of shape {labels.shape}",
             expected=f"{len(matrix)} whole numbers",
         )
@@ -206,4 +206,4 @@ def _collect_offers(
 
 def _check_count(count: int) -> None:
     if count < 1:
-        raise ConfigError([Problem("count", f"{count} cells hold nothing", "use at least 1")])
+        raise ConfigError([Problem("count", f"got {count} cells, expected at least 1")])

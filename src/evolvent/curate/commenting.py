@@ -63,9 +63,9 @@ class Source:
             self.text.encode()
         except UnicodeEncodeError as error:
             raise SampleInvalid(
-                "code with half a character",
+                "code contains a lone surrogate",
                 value=repr(self.text[error.start : error.end]),
-                expected="text that UTF-8 can hold",
+                expected="text that can be encoded as UTF-8",
             ) from error
 
 

@@ -133,7 +133,7 @@ def density(source: str, language: str) -> Density:
     """
     reading = parse_source(source, language)
     if reading.fault and not reading.tokens:
-        raise SampleInvalid("a source that cannot be read", value=reading.fault, expected=f"code in {language}")
+        raise SampleInvalid("cannot read the source code", value=reading.fault, expected=f"code in {language}")
     comments = sum(end - start for start, end in reading.comments)
     return Density(comments, sum(end - start for start, end in reading.docstrings), len(source))
 
@@ -144,7 +144,7 @@ def code_tokens(source: str, language: str) -> tuple[tuple[str, str], ...]:
     """
     reading = parse_source(source, language)
     if reading.fault and not reading.tokens:
-        raise SampleInvalid("a source that cannot be read", value=reading.fault, expected=f"code in {language}")
+        raise SampleInvalid("cannot read the source code", value=reading.fault, expected=f"code in {language}")
     return reading.tokens
 
 
@@ -297,5 +297,5 @@ def add_all_comments(source: str, notes: Sequence[Note], language: str) -> str:
     result = add_comments(source, notes, language)
     if result.refused:
         first = result.refused[0]
-        raise SampleInvalid(f"a note above line {first.note.line} that is refused", value=first.reason)
+        raise SampleInvalid(f"refused comment above line {first.note.line}", value=first.reason)
     return result.source

@@ -63,7 +63,7 @@ def write_part(folder: Path, part: str, world: World, *, trajectories: Iterable[
         name = names.get(trajectory.task.id)
         if name is None or not trajectory.success or trajectory.task.split != "train":
             raise SampleInvalid(
-                f"{trajectory.id} is no demonstration of {world.name}",
+                f"{trajectory.id} is not a demonstration of world {world.name}",
                 value=trajectory.ended_by,
                 expected="a solved training task of this world",
             )

@@ -83,7 +83,7 @@ def build_demonstration(
     elif isinstance(row.get("text"), str):
         sequence = text_sequence(name, document_encoder(policy.tokenizer)(row["text"]))
     else:
-        raise SampleInvalid("a row of another form", value=sorted(map(str, row)), expected=_FORMS)
+        raise SampleInvalid("unknown row format", value=sorted(map(str, row)), expected=_FORMS)
     return fit_to_context(sequence, max_length, overlong=too_long)[0]
 
 
@@ -103,7 +103,7 @@ def _to_messages(value: Any, role: str) -> list[Mapping[str, Any]]:
     if isinstance(value, list) and value:
         return value
     if not isinstance(value, str) or not value.strip():
-        raise SampleInvalid(f"a row without text of the {role}", value=value, expected="text, or messages")
+        raise SampleInvalid(f"the row has no text of the {role}", value=value, expected="text, or messages")
     return [{"role": role, "content": value}]
 
 
@@ -149,7 +149,9 @@ def answer_only(sequence: TokenSequence, policy: Policy) -> TokenSequence:
     positions = answer_positions(sequence)
     if positions[0] <= 1 or np.any(np.diff(positions) != 1):
         raise SampleInvalid(
-            "no single answer after a prompt", value=f"{len(positions)} tokens", expected="a prompt and one reply"
+            "the row is not a prompt with a single answer",
+            value=f"{len(positions)} tokens",
+            expected="a prompt and one reply",
         )
     return build_demonstration(
         f"{sequence.trajectory}/alone", policy.dialect.open("", ""), sequence.ids[positions].tolist()

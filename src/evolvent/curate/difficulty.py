@@ -65,7 +65,7 @@ def mean_logprob_score(
 def _check_logprobs(values: NDArray[np.float64], sample: int) -> NDArray[np.float64]:
     if values.ndim != 1 or not len(values):
         raise NothingToLearn(
-            f"sample {sample} has no answer tokens", value=f"shape {values.shape}", expected="one number a token"
+            f"sample {sample} has no answer tokens", value=f"shape {values.shape}", expected="one number per token"
         )
     if np.isnan(values).any():
         raise NonFinite(f"a log-probability of sample {sample} is NaN", value=f"token {np.isnan(values).argmax()}")
@@ -89,7 +89,7 @@ def answer_positions(sequence: TokenSequence) -> NDArray[np.int64]:
         raise NothingToLearn(
             f"trajectory {sequence.trajectory!r} has no answer tokens",
             value=f"{len(sequence)} tokens",
-            expected="a learning weight on some token after the first",
+            expected="a nonzero learning weight after the first token",
         )
     return positions
 

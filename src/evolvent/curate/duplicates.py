@@ -54,8 +54,8 @@ def count_bands(threshold: float, *, permutations: int = 256, recall: float = RE
     Raises:
         ConfigError: for a threshold outside (0, 1], or fewer than one permutation.
     """
-    wrong = [] if 0 < threshold <= 1 else [Problem("threshold", f"{threshold} is no similarity", "above 0, at most 1")]
-    wrong += [] if permutations >= 1 else [Problem("permutations", f"{permutations} hashes nothing", "at least 1")]
+    wrong = [] if 0 < threshold <= 1 else [Problem("threshold", f"got {threshold}, expected above 0 and at most 1")]
+    wrong += [] if permutations >= 1 else [Problem("permutations", f"got {permutations}, expected at least 1")]
     if wrong:
         raise ConfigError(wrong)
     for count in range(1, permutations + 1):
@@ -81,7 +81,7 @@ def find_near_duplicates(
     """
     count = count_bands(threshold, permutations=permutations)
     if run < 1:
-        raise ConfigError([Problem("run", f"{run} tokens are no run", "at least 1")])
+        raise ConfigError([Problem("run", f"got {run} tokens, expected at least 1")])
     rensa = _import_rensa()
     index = rensa.RMinHashLSH(threshold, permutations, count)
     kept_ids: list[str] = []

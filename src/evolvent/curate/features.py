@@ -54,10 +54,10 @@ def unit_features(features: ArrayLike) -> Array:
     is_varied = deviation > 4 * rounding * largest
     if not is_varied.any() or deviation.max() <= 16 * rounding * largest.max():
         raise NonFinite(
-            "every feature is constant, so none has a deviation to divide by",
+            "every feature is constant, so its standard deviation is 0",
             value=f"{matrix.shape[1]} columns, {len(matrix)} rows",
             expected="samples that differ",
-            hint="were they taken at the first position?",
+            hint="check that the features were not taken at the first position",
         )
     normalized = np.empty((len(matrix), int(is_varied.sum())), matrix.dtype)
     for block in blocks:
@@ -148,8 +148,8 @@ def _refuse_trees(sequences: Sequence[TokenSequence]) -> None:
     for sequence in sequences:
         if sequence.parent is not None:
             raise BatchMismatch(
-                f"trajectory {sequence.trajectory!r} is a tree, its answers have no one end",
-                hint="take the features of its chains",
+                f"trajectory {sequence.trajectory!r} is a tree with several ends",
+                hint="compute the features of its chains",
             )
 
 

@@ -137,7 +137,7 @@ class GreedySelector:
         eps = float(np.finfo(self._features.dtype).eps)
         self._rtol = 8 * eps * math.sqrt(width) if rtol is None else rtol
         if not 0 <= self._rtol < 1:
-            raise ConfigError([Problem("rtol", f"{rtol} is no share of the largest residue", "use 0 <= rtol < 1")])
+            raise ConfigError([Problem("rtol", f"got {rtol}, expected 0 <= rtol < 1")])
         self._eps = eps
         self._squares = None if quality is None else check_quality(quality, count) ** 2
         self._directions = np.zeros((0, width))  # [t, d] float64, orthonormal: a view of the rows that are ready
@@ -285,9 +285,9 @@ def check_features(features: ArrayLike, *, finite: bool = False) -> Array:
     matrix = features if isinstance(features, np.ndarray) else np.asarray(features)
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiub":
         raise BatchMismatch(
-            "features that are no matrix",
+            "features do not form a matrix",
             value=f"{matrix.dtype} of shape {matrix.shape}",
-            expected="numbers, a row an item",
+            expected="numbers with one row per item",
         )
     if matrix.dtype not in (np.float32, np.float64):
         matrix = matrix.astype(np.float32 if matrix.dtype == np.float16 else np.float64)
@@ -329,7 +329,7 @@ def check_k(k: int) -> None:
         ConfigError: k is no whole number of at least 1.
     """
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise ConfigError([Problem("k", f"{k!r} items cannot be chosen", "use a whole number of at least 1")])
+        raise ConfigError([Problem("k", f"got {k!r}, expected a whole number of at least 1")])
 
 
 def _raise_first(is_invalid: NDArray[np.bool_], describe: Callable[[int], tuple[str, str]]) -> None:

@@ -335,9 +335,7 @@ def _drop_gold_tools(
     by_name = {tool.name: tool for tool in sample.tools}
     missing = [call.name for call in sample.calls if call.name not in by_name]
     if missing:
-        raise SampleInvalid(
-            f"sample {sample.id!r}: a call of {missing[0]!r}, which is none of the tools", value=sorted(by_name)[:8]
-        )
+        raise SampleInvalid(f"sample {sample.id!r} calls the unknown tool {missing[0]!r}", value=sorted(by_name)[:8])
     gold = {call.name for call in sample.calls}
     remaining_tools = [tool for tool in sample.tools if tool.name not in gold]
     gold_calls = [(call, by_name[call.name]) for call in sample.calls]
@@ -410,10 +408,10 @@ def mix_irrelevant(
     Raises:
         ConfigError: another share, or two samples of one id.
     """
-    problems = [] if 0 <= share < 1 else [Problem("share", f"a share of {share}", "give a number from 0 to below 1")]
+    problems = [] if 0 <= share < 1 else [Problem("share", f"got {share}, expected a number from 0 to below 1")]
     ids = {sample.id for sample in samples}
     if len(ids) < len(samples):
-        problems.append(Problem("samples", f"two of {len(samples)} have one id", "give each its own"))
+        problems.append(Problem("samples", f"two of {len(samples)} samples have the same id", "use unique ids"))
     if problems:
         raise ConfigError(problems)
     num_requested = round(len(samples) * share / (1 - share))
@@ -463,7 +461,7 @@ def sample_to_row(sample: CallSample) -> dict[str, str]:
     try:  # keys keep their order: prompts show them so
         texts = {key: json.dumps(part, ensure_ascii=False, allow_nan=False) for key, part in parts.items()}
     except (TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid(f"sample {sample.id!r} holds what JSON does not have", value=str(error)) from error
+        raise SampleInvalid(f"sample {sample.id!r} holds a value that is not JSON", value=str(error)) from error
     return {"id": sample.id, "query": sample.request, **texts}
 
 
@@ -485,7 +483,7 @@ def row_to_sample(row: JsonObject) -> CallSample:
         return CallSample(str(row["id"]), messages_or_query, tuple([parse_tool(entry) for entry in tools]), calls)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise SampleInvalid(
-            "a row that is no sample of function calls", value=str(error), expected="id, query, tools, answers"
+            "the row is not a function-calling sample", value=str(error), expected="id, query, tools, answers"
         ) from error
 
 
@@ -516,12 +514,12 @@ def write_irrelevance(
         ConfigError: no license, no source, or no samples. StoreUnavailable, NoSpace: the folder cannot be written.
     """
     problems = [
-        Problem(name_of_text, f"{value!r}", "say what it is")
+        Problem(name_of_text, f"got {value!r}, expected a description")
         for name_of_text, value in (("licence", licence), ("source", source))
         if not value.strip() or "\n" in value
     ]
     if not samples:
-        problems.append(Problem("samples", f"{len(samples)} samples", "a data set has some"))
+        problems.append(Problem("samples", f"got {len(samples)} samples, expected at least 1"))
     if problems:
         raise ConfigError(problems)
     rows = "".join(json.dumps(sample_to_row(sample), ensure_ascii=True) + "\n" for sample in samples)

@@ -58,7 +58,7 @@ class PolicyMeasure:
 
     def __post_init__(self) -> None:
         if self.quality == "reducible" and self.reference is None:
-            raise ConfigError([Problem("reference", "a reducible loss is over that of another model", "name one")])
+            raise ConfigError([Problem("reference", "a reducible loss needs a reference model", "set reference")])
         if self.reference is not None:
             from evolvent.learn.sources import vocabulary_digest
 
@@ -67,8 +67,8 @@ class PolicyMeasure:
                     [
                         Problem(
                             "reference",
-                            "it has another tokenizer than the policy",
-                            "losses are compared over the same tokens: choose another",
+                            "its tokenizer differs from the policy's",
+                            "choose a reference with the same tokenizer",
                         )
                     ]
                 )

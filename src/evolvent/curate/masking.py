@@ -84,14 +84,14 @@ class MaskSpec:
     def __post_init__(self) -> None:
         problems = []
         if not 0 <= self.ratio <= 1:
-            problems.append(Problem("ratio", f"a share of {self.ratio}", "give a number from 0 to 1"))
+            problems.append(Problem("ratio", f"got {self.ratio}, expected a number from 0 to 1"))
         for setting, value, choices in (
             ("style", self.style, ("random", "published", "snake", "camel")),
             ("defaults", self.defaults, ("off", "whole_token")),
             ("scrub", self.scrub, ("off", "names", "every")),
         ):
             if value not in choices:
-                problems.append(Problem(setting, f"unknown: {value!r}", f"known: {', '.join(choices)}"))
+                problems.append(Problem(setting, f"unknown value {value!r}", f"known: {', '.join(choices)}"))
         invalid_words = [word for word in self.words if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]{0,14}", word)]
         if invalid_words or len(set(self.words)) < len(self.words):
             problems.append(
@@ -177,10 +177,10 @@ def _distinct_tools(sample: CallSample) -> list[Tool]:
     tools = {tool.name: tool for tool in sample.tools}
     for tool in sample.tools if len(tools) < len(sample.tools) else ():
         if tools[tool.name] != tool:
-            raise SampleInvalid(f"two different tools are named {tool.name!r}", expected="one meaning for a name")
+            raise SampleInvalid(f"two different tools have the name {tool.name!r}", expected="one tool per name")
     for call in sample.calls:
         if call.name not in tools:
-            raise SampleInvalid(f"a call of {call.name!r}, which is none of the tools", value=sorted(tools)[:8])
+            raise SampleInvalid(f"unknown tool {call.name!r}", value=sorted(tools)[:8])
     return list(tools.values())
 
 
@@ -247,10 +247,10 @@ def _draw_new_names(
                 used_names.add(name)
                 new_names.append(name)
     raise SampleInvalid(
-        f"no {len(kinds)} new names",
+        f"cannot find {len(kinds)} new names",
         value=f"{len(spec.words)} words, pieces {spec.pieces}",
-        expected="names that the sample does not hold",
-        hint="give more words or pieces",
+        expected="names that do not occur in the sample",
+        hint="add words or pieces",
     )
 
 

@@ -123,11 +123,11 @@ class CommentLimits:
         shares = {"letters": self.letters, "repeated": self.repeated, "aligned": self.aligned}
         shares |= {"density": self.density[0], "density[1]": self.density[1]}
         problems = [
-            Problem(name, f"{value} is no share", "0 to 1") for name, value in shares.items() if not 0 <= value <= 1
+            Problem(name, f"got {value}, expected 0 to 1") for name, value in shares.items() if not 0 <= value <= 1
         ]
         for name, (low, high) in {"chars": self.chars, "density": self.density}.items():
             if low > high:
-                problems.append(Problem(name, f"nothing lies between {low} and {high}"))
+                problems.append(Problem(name, f"the range from {low} to {high} is empty"))
         if problems:
             raise ConfigError(problems)
 
@@ -298,10 +298,10 @@ def extract_comments(source: str, language: str) -> CommentExample:
     name = get_language(language).name
     reading = parse_source(source, name)
     if reading.fault:
-        raise SampleInvalid("a source whose comments cannot be taken out", value=reading.fault)
+        raise SampleInvalid("cannot remove the comments of the source code", value=reading.fault)
     bare, comments_by_line = _remove_comments(source, reading.comments)
     if not is_same_code(reading, parse_source(bare, name)):
-        raise SampleInvalid("a source that would change without its comments", value=source[:80], expected="equal code")
+        raise SampleInvalid("removing the comments changes the source code", value=source[:80], expected="equal code")
     candidates = [Note(line, text) for line, texts in comments_by_line for text in texts if _is_useful_note(text, name)]
     commented_source = add_comments(bare, candidates, name)
     return CommentExample(bare, tuple(dict.fromkeys(commented_source.placed)))

@@ -54,7 +54,7 @@ def check_outputs(data: Path, *outputs: Path) -> list[Problem]:
     """Lists the problems of output paths: those that are the data, or would be read with it the next time."""
     data_path = data.resolve()
     return [
-        Problem("--to", f"{output} is the data, or lies in its folder", "name another place")
+        Problem("--to", f"{output} is the data or lies in its folder", "choose another path")
         for output in outputs
         if data_path in (output.resolve(), *output.resolve().parents)
     ]
@@ -79,7 +79,7 @@ def episode_row(trajectory: Trajectory) -> Row:
     """
     if trajectory.error is not None:
         raise SampleInvalid(
-            "an episode that ended by an error", value=trajectory.error.kind, expected="one that was played to its end"
+            "the episode ended with an error", value=trajectory.error.kind, expected="a complete episode"
         )
     task, score = trajectory.task, trajectory.score
     episode_fields = {

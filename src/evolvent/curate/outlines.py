@@ -100,7 +100,9 @@ def outline_tool(tool: Tool) -> ToolOutline:
 def _outline(identity: _ToolIdentity) -> ToolOutline:
     tool = identity.tool
     if not isinstance(tool.parameters, Mapping):
-        raise SampleInvalid(f"the parameters of {tool.name!r} are no object", value=type(tool.parameters).__name__)
+        raise SampleInvalid(
+            f"the parameters of tool {tool.name!r} are not an object", value=type(tool.parameters).__name__
+        )
     try:
         names, texts, reserved_names, simple = _scan_schema(tool)
     except _HasReferences:

@@ -67,13 +67,13 @@ def pace_mask(scores: ArrayLike, epoch: int, epochs: int = 5, *, pace: Pace = li
             not a vector. NonFinite: NaN or infinity among the scores; names the first.
     """
     if epochs < 1 or not 1 <= epoch <= epochs:
-        raise ConfigError([Problem("epoch", f"there is no epoch {epoch} of {epochs}", "they count from 1 to epochs")])
+        raise ConfigError([Problem("epoch", f"got {epoch}, expected 1 to {epochs}")])
     share = pace(epoch / epochs)
     if not 0 <= share <= 1:
-        raise ConfigError([Problem("pace", f"the share at {epoch / epochs:g} is {share}", "give one of 0 to 1")])
+        raise ConfigError([Problem("pace", f"got the ratio {share} at {epoch / epochs:g}, expected 0 to 1")])
     values = np.asarray(scores, np.float64)
     if values.ndim != 1:
-        raise BatchMismatch("scores that are no vector", value=values.shape, expected="one number a sample")
+        raise BatchMismatch("scores do not form a vector", value=values.shape, expected="one number per sample")
     if not np.isfinite(values).all():
         first_invalid = int(np.flatnonzero(~np.isfinite(values))[0])
         raise NonFinite(f"the score of sample {first_invalid} is {values[first_invalid]}", expected="a finite number")
@@ -85,4 +85,4 @@ def pace_mask(scores: ArrayLike, epoch: int, epochs: int = 5, *, pace: Pace = li
 
 def _check_start(start: float, *, min_start: float) -> None:
     if not min_start <= start <= 1:
-        raise ConfigError([Problem("start", f"{start} is no share to begin with", "give one of 0 to 1")])
+        raise ConfigError([Problem("start", f"got {start}, expected 0 to 1")])

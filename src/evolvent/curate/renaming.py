@@ -358,7 +358,7 @@ def rename_sample(sample: CallSample, names: NameMap, *, scrub: Scrub = "names")
         description = scrub_text(tool.description) if scrub_text else tool.description
         tools.append(Tool(names.tools.get(tool.name, tool.name), description, parameters))
     if len({tool.name for tool in tools}) < len({tool.name for tool in sample.tools}):
-        raise SampleInvalid("two tools would have one name", value=dict(names.tools), expected="different names")
+        raise SampleInvalid("two tools would get the same name", value=dict(names.tools), expected="different names")
     calls = tuple([names.rename_call(call) for call in sample.calls])
     return CallSample(sample.id, _rename_messages(sample, names), tuple(tools), calls)
 

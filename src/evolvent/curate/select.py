@@ -82,14 +82,14 @@ def select_spans(
             `greedy_map`.
     """
     if not 0 < share <= 1:
-        raise ConfigError([Problem("share", f"{share} of the spans cannot be kept", "use a share above 0, at most 1")])
+        raise ConfigError([Problem("share", f"got {share}, expected above 0 and at most 1")])
     if quality is not None and len(quality) != len(features):
         raise BatchMismatch("qualities and features differ in length", value=len(quality), expected=len(features))
     masks = []
     for sample, sample_features in enumerate(features):
         matrix = np.asarray(sample_features)
         if not len(matrix):
-            raise BatchMismatch(f"sample {sample} has no spans", value=matrix.shape, expected="a row a span")
+            raise BatchMismatch(f"sample {sample} has no spans", value=matrix.shape, expected="one row per span")
         count = int(np.ceil(share * len(matrix) - 1e-9))  # a share of 2/3 of 3 is 2, whatever rounding says
         selection = greedy_map(matrix, None if quality is None else quality[sample], max(1, count))
         is_selected = np.zeros(len(matrix), np.bool_)
@@ -110,7 +110,7 @@ def mask_spans(sequence: TokenSequence, is_selected: NDArray[np.bool_]) -> Token
     spans = answer_spans(sequence)
     if is_selected.shape != (int(spans.max()) + 1,):
         raise BatchMismatch(
-            f"a choice that does not fit the spans of trajectory {sequence.trajectory!r}",
+            f"the selection does not match the spans of trajectory {sequence.trajectory!r}",
             value=is_selected.shape,
             expected=(int(spans.max()) + 1,),
         )

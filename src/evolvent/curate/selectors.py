@@ -98,7 +98,7 @@ def ifd_scores(with_instruction: Sequence[ArrayLike], without_instruction: Seque
     if len(invalid):
         first = int(invalid[0])
         raise NonFinite(
-            f"sample {first} has no ratio of losses",
+            f"sample {first} has an undefined loss ratio",
             value=f"{conditional_losses[first]} / {answer_losses[first]}",
             expected="finite losses, the second above 0",
         )
@@ -135,7 +135,7 @@ def rho_loss(
     """
     check_k(k)
     if not 0 < share <= 1:
-        raise ConfigError([Problem("share", f"k cannot be {share} of a batch", "use a share above 0, at most 1")])
+        raise ConfigError([Problem("share", f"got {share} of a batch, expected above 0 and at most 1")])
     values = _require_quality(quality, len(check_features(features)))
     batch = rng.permutation(len(values))[: max(k, round(k / share))]
     return _select_top(values, np.sort(batch), k)
@@ -165,8 +165,8 @@ def d2_pruning(
     check_k(k)
     matrix = check_features(features, finite=True).astype(np.float64)
     if neighbours < 1 or not (forward >= 0 and reverse >= 0):
-        problem = f"{neighbours} neighbours, gammas {forward} and {reverse}"
-        raise ConfigError([Problem("d2_pruning", problem, "use at least 1 neighbour and gammas of at least 0")])
+        problem = f"got {neighbours} neighbors, gammas {forward} and {reverse}"
+        raise ConfigError([Problem("d2_pruning", problem, "use at least 1 neighbor and gammas of at least 0")])
     scores = np.ones(len(matrix)) if quality is None else check_quality(quality, len(matrix), negative=True)
     edges, squares = _build_graph(matrix, neighbours)
     messages = np.exp(-forward * squares) * scores[edges[:, 1]]
@@ -247,7 +247,9 @@ def k_centre(features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Gen
 
 def _require_quality(quality: ArrayLike | None, count: int) -> NDArray[np.float64]:
     if quality is None:
-        raise ConfigError([Problem("quality", f"{count} items and nothing to rank them by", "give one number an item")])
+        raise ConfigError(
+            [Problem("quality", f"{count} items have no quality to rank them by", "give one number per item")]
+        )
     return check_quality(quality, count, negative=True)
 
 

@@ -66,15 +66,17 @@ def list_shards(path: Path, *, rows: int = 1000) -> tuple[Shard, ...]:
             shard of no rows. CorruptRecord: a file that does not have the format of its suffix.
     """
     if rows < 1:
-        raise ConfigError("shards", value=rows, expected="at least one row each")
+        raise ConfigError("shard size out of range", value=rows, expected="at least one row")
     files = _list_files(path)
     problems = [
-        Problem(str(candidate), "is no data file", f"expected {', '.join(_FORMS)}")
+        Problem(str(candidate), "not a data file", f"expected {', '.join(_FORMS)}")
         for candidate in files
         if candidate.suffix not in _FORMS
     ]
     if problems or not files:
-        raise ConfigError(problems or [Problem(str(path), "holds no data", f"expected files of {', '.join(_FORMS)}")])
+        raise ConfigError(
+            problems or [Problem(str(path), "does not hold data", f"expected files of {', '.join(_FORMS)}")]
+        )
     shards: list[Shard] = []
     for file in files:
         form = _FORMS[file.suffix]
@@ -100,15 +102,17 @@ def _list_files(path: Path) -> list[Path]:
             [
                 Problem(
                     str(path),
-                    "holds trajectories, which are not cut into shards",
-                    f"first: evolvent data convert {path} --to rows.jsonl",
+                    "holds trajectories, which cannot be split into shards",
+                    f"convert them: evolvent data convert {path} --to rows.jsonl",
                 )
             ]
         )
     splits = _read_list(path / "dataset_dict.json", "splits")
     if splits:
         names = ", ".join(str(path / str(candidate)) for candidate in splits)
-        raise ConfigError([Problem(str(path), f"holds the splits {', '.join(map(str, splits))}", f"name one: {names}")])
+        raise ConfigError(
+            [Problem(str(path), f"holds the splits {', '.join(map(str, splits))}", f"choose one: {names}")]
+        )
     state_files = [
         candidate.get("filename")
         for candidate in _read_list(path / "state.json", "_data_files")
@@ -174,7 +178,7 @@ def _count_rows(path: Path, form: Form) -> int:
                 return sum(batch.num_rows for batch in _iterate_batches(source))
         return len(_load_array(path))
     except (pa.ArrowException, ValueError, RecursionError) as error:
-        raise CorruptRecord(f"{path.name} is no {form} ({str(error)[:200]})", offset=0) from error
+        raise CorruptRecord(f"{path.name} is not valid {form} ({str(error)[:200]})", offset=0) from error
 
 
 def read_shard(shard: Shard) -> Iterator[tuple[int, Row | SampleInvalid]]:
@@ -191,7 +195,7 @@ def read_shard(shard: Shard) -> Iterator[tuple[int, Row | SampleInvalid]]:
             else:
                 yield (
                     row_number,
-                    SampleInvalid("a row that is no object", value=str(row)[:80], expected="a JSON object"),
+                    SampleInvalid("the row is not an object", value=str(row)[:80], expected="a JSON object"),
                 )
 
 
@@ -200,7 +204,7 @@ def _read_rows(shard: Shard) -> Iterator[tuple[int, Any]]:
         yield from _read_lines(shard)
         return
     if _range_digest(shard.path, shard.begin, shard.end) != shard.digest:
-        raise CorruptRecord(f"{shard.path.name} has changed since its shards were cut", offset=shard.begin)
+        raise CorruptRecord(f"{shard.path.name} has changed since it was split into shards", offset=shard.begin)
     try:
         if shard.form == "json":
             yield from enumerate(_load_array(shard.path)[shard.begin : shard.end], shard.first)
@@ -210,7 +214,7 @@ def _read_rows(shard: Shard) -> Iterator[tuple[int, Any]]:
             with pa.memory_map(str(shard.path)) as source:
                 yield from _slice_batches(_iterate_batches(source), shard)
     except (pa.ArrowException, ValueError, RecursionError) as error:
-        raise CorruptRecord(f"{shard.path.name} is no {shard.form} ({str(error)[:200]})", offset=0) from error
+        raise CorruptRecord(f"{shard.path.name} is not valid {shard.form} ({str(error)[:200]})", offset=0) from error
 
 
 def _read_lines(shard: Shard) -> Iterator[tuple[int, Any]]:
@@ -218,7 +222,7 @@ def _read_lines(shard: Shard) -> Iterator[tuple[int, Any]]:
         file.seek(shard.begin)
         data = file.read(shard.end - shard.begin)
     if hashlib.sha256(data).hexdigest() != shard.digest:
-        raise CorruptRecord(f"{shard.path.name} has changed since its shards were cut", offset=shard.begin)
+        raise CorruptRecord(f"{shard.path.name} has changed since it was split into shards", offset=shard.begin)
     for row_number, line in enumerate(data.split(b"\n"), shard.first):
         if line.strip():
             try:
@@ -237,7 +241,7 @@ def _load_array_once(path: Path, changed: int, size: int) -> list[Any]:
     """Loads a whole file, cached, since its shards are read one after another."""
     rows = json.loads(path.read_bytes())
     if not isinstance(rows, list):
-        raise ValueError("no JSON array")
+        raise ValueError("not a JSON array")
     return rows
 
 
@@ -310,7 +314,7 @@ def row_to_line(row: Row) -> bytes:
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise SampleInvalid(
-            "a row of values that JSON does not have", value=str(error)[:200], expected="JSON"
+            "the row holds a value that is not JSON", value=str(error)[:200], expected="JSON"
         ) from error
 
 
@@ -325,7 +329,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> tuple[int, str]:
         NoSpace, StoreUnavailable: see `files.atomic_writer`.
     """
     if path.suffix not in (".jsonl", ".parquet"):
-        raise ConfigError("a file of rows", value=path.name, expected="a name that ends in .jsonl or .parquet")
+        raise ConfigError("unknown row file format", value=path.name, expected="a name that ends in .jsonl or .parquet")
     count = 0
     with atomic_writer(path) as file:
         if path.suffix == ".jsonl":
@@ -355,6 +359,9 @@ def _build_table(rows: Sequence[Row]) -> pa.Table:
         reason = "nested objects of different fields"
     if not is_lossless:
         raise SampleInvalid(
-            "rows that are no table", value=reason, expected="equal types of equal fields", hint="write .jsonl"
+            "rows do not form a table",
+            value=reason,
+            expected="the same type in every row of a field",
+            hint="write a .jsonl file",
         )
     return table

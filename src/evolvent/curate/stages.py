@@ -123,7 +123,7 @@ def transform(
             SampleInvalid.
     """
     if workers < 1:
-        raise ConfigError("workers", value=workers, expected="at least 1")
+        raise ConfigError("number of workers out of range", value=workers, expected="at least 1")
     files = [shard_cache_path(stages, shard, cache) for shard in shards]
     summaries = [read_summary(file) for file in files]
     missing = [index for index, summary in enumerate(summaries) if summary is None]
@@ -139,7 +139,7 @@ def transform(
         messages += shard_summary.messages
     refused = {name.removeprefix(_REFUSED): count for name, count in counts.items() if name.startswith(_REFUSED)}
     if counts["read"] and not counts["rows"] and not may_be_empty:
-        raise NothingToLearn("no row is left", value=refused, expected="stages that leave some")
+        raise NothingToLearn("no row is left", value=refused, expected="stages that keep at least one row")
     _, sha256 = write_rows(output, read_rows(files))
     return TransformReport(
         counts["read"],

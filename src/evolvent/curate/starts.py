@@ -57,7 +57,7 @@ def cut_points(
         ConfigError: fewer than 0 stages. VocabularyMismatch: a word that the dialect does not know.
     """
     if stages < 0:
-        raise ConfigError([Problem("stages", f"{stages} states on the way of a demonstration", "give 0 or more")])
+        raise ConfigError([Problem("stages", f"got {stages}, expected 0 or more")])
     cuts: list[tuple[int, int]] = []
     for number, step in enumerate(trajectory.steps):
         ids = () if placement == "steps" else recorded_turn(step, dialect, render=render or _action_text).action
@@ -102,7 +102,7 @@ def mix_starts(starts: Sequence[Start], cuts: Cuts, *, seed: int, min_start_rati
         ConfigError: a share outside 0..1.
     """
     if not 0 <= min_start_ratio <= 1:
-        raise ConfigError([Problem("whole", f"a share of {min_start_ratio}", "give a number from 0 to 1")])
+        raise ConfigError([Problem("whole", f"got {min_start_ratio}, expected a number from 0 to 1")])
     branched_starts = []
     for start in starts:
         task_cuts = cuts.get(start.task.id, ())
@@ -122,7 +122,7 @@ def stage_starts(starts: Sequence[Start], cuts: Cuts, *, iteration: int, iterati
         ConfigError: an iteration outside of that.
     """
     if not 1 <= iteration <= iterations:
-        raise ConfigError([Problem("iteration", f"{iteration} of {iterations}", f"give 1 to {iterations}")])
+        raise ConfigError([Problem("iteration", f"got {iteration}, expected 1 to {iterations}")])
     branched_starts = []
     for start in starts:
         stages = [*cuts.get(start.task.id, ()), None]
@@ -194,9 +194,9 @@ def check_vocabulary(demonstration: Trajectory, *, vocabulary_size: int) -> Traj
     ]
     if max(ids, default=0) >= vocabulary_size:
         raise VocabularyMismatch(
-            f"the demonstration {demonstration.id!r} was written with another tokenizer",
+            f"demonstration {demonstration.id!r} was written with another tokenizer",
             value=f"token {max(ids)}",
             expected=f"tokens below {vocabulary_size}",
-            hint="demonstrate with this policy, or leave out its generations",
+            hint="collect demonstrations with this policy, or remove their generations",
         )
     return demonstration

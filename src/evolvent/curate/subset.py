@@ -126,7 +126,7 @@ class TextMeasure:
             try:
                 text = "\n".join(iterate_texts(row, self.fields))
                 if self.width and not text.strip():
-                    raise SampleInvalid("a row without text", value=sorted(map(str, row)), expected=list(self.fields))
+                    raise SampleInvalid("the row has no text", value=sorted(map(str, row)), expected=list(self.fields))
                 value = _read_number(row, self.quality) if self.quality else 0.0
             except SampleInvalid as error:
                 refused[index] = str(error)
@@ -155,7 +155,7 @@ def _read_number(row: Row, name: str) -> float:
     value = row.get(name)
     if isinstance(value, (bool, int, float)) and abs(value) <= sys.float_info.max:
         return float(value)
-    raise SampleInvalid(f"a row whose {name} is no number", value=value, expected="a finite number")
+    raise SampleInvalid(f"the row's {name} is not a number", value=value, expected="a finite number")
 
 
 @dataclass(frozen=True)
@@ -229,9 +229,7 @@ def measure_rows(
         )
         progress(len(digests))
     if not sum(map(len, row_indices)):
-        raise NothingToLearn(
-            "no row can be used", value=next(iter(refused.values()), "no rows"), expected="at least one"
-        )
+        raise NothingToLearn("no usable row", value=next(iter(refused.values()), "no rows"), expected="at least one")
     nonempty_parts = [part for part in parts if len(part.features)]
     quality = (
         None
@@ -339,11 +337,11 @@ def iterate_selected(
     for index, row in enumerate(rows):
         count = index + 1
         if index >= len(measurements.digests) or _digest(row) != measurements.digests[index]:
-            raise CorruptRecord(f"row {index} is another one than when it was measured", offset=index)
+            raise CorruptRecord(f"row {index} has changed since it was measured", offset=index)
         if index in rank:
             yield row
     if count != len(measurements.digests):
-        raise CorruptRecord(f"{count} rows are left of {len(measurements.digests)} that were measured", offset=count)
+        raise CorruptRecord(f"{count} of {len(measurements.digests)} measured rows remain", offset=count)
 
 
 def _finite_or_none(value: float) -> float | None:

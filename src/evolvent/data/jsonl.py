@@ -1,4 +1,11 @@
-"""JSON files of rows, read row by row: an invalid row is reported and left out, the others are kept."""
+"""JSON files of rows, read row by row: an invalid row is reported and left out, the others are kept.
+
+There are three readers, by what their callers need:
+
+    read_rows        whole files, parsed rows and the problems of the others; by index of the row
+    read_json_lines  lines of one file with their numbers, whatever its name ends in; problems go to a list
+    read_json_rows   lines or items of one file with their numbers, in constant memory; refused rows are counted
+"""
 
 from __future__ import annotations
 
@@ -7,14 +14,25 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch
+from evolvent.files import disk_errors
 from evolvent.trajectory import Task
 
-__all__ = ["KnownRow", "get_row", "read_rows", "row_files", "split_of_path"]
+__all__ = [
+    "KnownRow",
+    "Refusal",
+    "Refusals",
+    "get_row",
+    "read_json_lines",
+    "read_json_rows",
+    "read_rows",
+    "row_files",
+    "split_of_path",
+]
 
 R = TypeVar("R")
 
@@ -36,6 +54,9 @@ class KnownRow(Protocol):
 K = TypeVar("K", bound=KnownRow)
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _MAX_LISTED_PROBLEMS = 5  # rows that a message names
+_MAX_LISTED_REFUSALS = 1000  # refused rows that are described; the others are only counted
+_CHUNK = 1 << 16
+_MARKS = re.compile(rb'\\.|["{}\[\],]', re.DOTALL)
 _MAX_UNPACKED_BYTES = 2**31  # bytes of a file once it is unpacked
 _SPLIT_BY_WORD = {
     "test": "test",
@@ -81,12 +102,12 @@ def read_rows(
     for file, name in files:
         for index, entry in enumerate(_read_entries(file, single=single) if load is None else load(file)):
             if isinstance(entry, _BrokenLine):
-                problems.append(Problem(f"{name}, row {index}", entry.reason, "the row is left out"))
+                problems.append(Problem(f"{name}, row {index}", entry.reason, "the row is skipped"))
                 continue
             try:
                 rows.append(parse_row(entry, name, index))
             except SampleInvalid as error:
-                problems.append(Problem(f"{name}, row {index}", str(error), "the row is left out"))
+                problems.append(Problem(f"{name}, row {index}", str(error), "the row is skipped"))
     if not rows:
         summary = (
             [Problem("and", f"{len(problems) - _MAX_LISTED_PROBLEMS} more rows", "like these")]
@@ -107,9 +128,11 @@ def get_row(rows: Mapping[tuple[str, int], K], task: Task) -> K:
     """
     row = rows.get((task.spec.get("file", ""), task.spec.get("row", -1)))
     if row is None:
-        raise ConfigError("no such row that can be used", value=dict(task.spec), expected="a file and a row of it")
+        raise ConfigError("row not found", value=dict(task.spec), expected="a file name and a row number of it")
     if task.spec.get("digest") != row.digest:
-        raise VersionMismatch(f"{row.where} says something else", value=task.spec.get("digest"), expected=row.digest)
+        raise VersionMismatch(
+            f"the content of {row.where} has changed", value=task.spec.get("digest"), expected=row.digest
+        )
     return row
 
 
@@ -135,15 +158,16 @@ def _read_entries(file: Path, *, single: bool) -> Iterator[Any]:
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise ConfigError(f"{file.name} cannot be read ({error})", value=str(file)) from error
     if is_jsonl:
-        for number, line in enumerate(text.split("\n"), 1):  # other line ends may stand inside of JSON's texts
-            if line.strip():
-                yield _parse_line(line, number)
+        for number, value in _iterate_parsed_lines(text):
+            yield _BrokenLine(f"line {number} {value.reason}") if isinstance(value, _BrokenLine) else value
     elif isinstance(document, list):
         yield from document
     elif single:
         yield document
     else:
-        raise ConfigError(f"{file.name} holds no array of rows", value=type(document).__name__, expected="a JSON array")
+        raise ConfigError(
+            f"{file.name} does not hold an array of rows", value=type(document).__name__, expected="a JSON array"
+        )
 
 
 def _read_text(file: Path) -> str:
@@ -158,15 +182,157 @@ def _read_text(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _BrokenLine:
-    """A line that is not valid JSON, with its number and the reason."""
+    """A line that is not valid JSON, and the reason."""
 
     reason: str
 
 
-def _parse_line(line: str, number: int) -> Any:
+def _iterate_parsed_lines(text: str) -> Iterator[tuple[int, Any]]:
+    """Yields the JSON of each line that is not empty, or a `_BrokenLine`, with its number from 1."""
+    for number, line in enumerate(text.split("\n"), 1):  # other line ends may stand inside of JSON's texts
+        if line.strip():
+            yield number, _parse_line(line)
+
+
+def _parse_line(line: str) -> Any:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
-        return _BrokenLine(f"line {number} is no JSON ({error.msg}, letter {error.colno})")
+        return _BrokenLine(f"is not valid JSON ({error.msg}, letter {error.colno})")
     except (ValueError, RecursionError) as error:
-        return _BrokenLine(f"line {number} cannot be read: {error}")
+        return _BrokenLine(f"cannot be read: {error}")
+
+
+def read_json_lines(path: Path, problems: list[Problem], *, hint: str = "") -> Iterator[tuple[int, object]]:
+    """Yields the JSON of each line that is not empty, with its number from 1; a line without JSON becomes a problem.
+
+    Args:
+        path: the file.
+        problems: receives a problem for every line that is left out.
+        hint: what the file is needed for, should it be missing.
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    try:
+        text = _read_text(path)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ConfigError([Problem(path.name, f"this file cannot be read ({error})", hint)]) from error
+    for number, value in _iterate_parsed_lines(text):
+        if isinstance(value, _BrokenLine):
+            problems.append(Problem(f"{path.name}, line {number}", f"it {value.reason}", "the line is left out"))
+        else:
+            yield number, value
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One refused row: its file, its number (lines, or items of an array, from 1), the field, and the reason."""
+
+    file: str
+    line: int
+    field: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Refusals:
+    """The number of refused rows, and the first thousand of them."""
+
+    count: int = 0
+    rows: list[Refusal] = field(default_factory=list)
+
+    def record(self, path: Path, line: int, *, field: str, reason: str) -> None:
+        """Counts a refused row."""
+        self.count += 1
+        if len(self.rows) < _MAX_LISTED_REFUSALS:
+            self.rows.append(Refusal(str(path), line, field, reason))
+
+
+def read_json_rows(path: Path, refused: Refusals, *, max_bytes: int = 1 << 24) -> Iterator[tuple[int, object]]:
+    """Yields the rows of a file with their numbers, from JSON lines or from one JSON array, in constant memory.
+
+    Args:
+        path: The file.
+        refused: Counts unreadable rows; reading continues with the next row.
+        max_bytes: Maximum bytes of one row; longer rows are refused and not kept in memory.
+    Raises:
+        StoreUnavailable: the file cannot be read.
+    """
+    with disk_errors(path), path.open("rb") as file:
+        is_array = _is_array(file)
+        rows = _iterate_items(file, max_bytes) if is_array else _iterate_lines(file, max_bytes)
+        for number, raw in rows:
+            try:
+                if raw is None:
+                    raise SampleInvalid("the row is longer than the limit", expected=f"at most {max_bytes} bytes")
+                yield number, _parse_strictly(raw)
+            except SampleInvalid as error:
+                refused.record(path, number, field="", reason=str(error))
+
+
+def _parse_strictly(raw: bytes) -> Any:
+    try:
+        return json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise SampleInvalid("the row is not valid JSON", value=str(error)) from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+def _is_array(file: IO[bytes]) -> bool:
+    """Returns whether the file is one array, and moves just behind its bracket, otherwise to its beginning."""
+    if file.read(3) != b"\xef\xbb\xbf":
+        file.seek(0)
+    start = file.tell()
+    while (byte := file.read(1)).isspace():
+        pass
+    if byte != b"[":
+        file.seek(start)
+    return byte == b"["
+
+
+def _iterate_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    number = 0
+    while raw := file.readline(max_bytes + 1):
+        number += 1
+        if len(raw) > max_bytes and not raw.endswith(b"\n"):
+            while (remainder := file.readline(_CHUNK)) and not remainder.endswith(b"\n"):
+                pass
+            yield number, None
+        elif raw.strip():
+            yield number, raw
+
+
+def _iterate_items(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yields the items of an array whose bracket has been read, split at commas outside strings and brackets."""
+    depth, is_quoted, number = 0, False, 1
+    item = bytearray()
+    while chunk := file.read(_CHUNK):
+        if (len(chunk) - len(chunk.rstrip(b"\\"))) % 2:
+            chunk += file.read(1)  # a backslash and what it escapes stay together
+        start = 0
+        for match in _MARKS.finditer(chunk):
+            position, mark = match.start(), match[0]
+            if mark == b'"':
+                is_quoted = not is_quoted
+            elif is_quoted or mark[:1] == b"\\":
+                continue
+            elif mark in b"{[":
+                depth += 1
+            elif mark in b"}]" and depth:
+                depth -= 1
+            elif mark in b",]" and not depth:
+                item += chunk[start:position]
+                start = position + 1
+                if item.strip():
+                    yield number, bytes(item) if len(item) <= max_bytes else None
+                number += 1
+                item.clear()
+                if mark == b"]":
+                    return
+        if len(item) <= max_bytes:
+            item += chunk[start:]
+    if item.strip():
+        yield number, bytes(item) if len(item) <= max_bytes else None

@@ -26,7 +26,17 @@ from torch import Tensor
 
 from evolvent.engine.trie import Segment, Trie, TriePosition
 
-__all__ = ["Arena", "LazyMemory", "RowAllocator", "Shape", "Spilled", "available_bytes", "lazy_zeros"]
+__all__ = [
+    "Arena",
+    "LazyMemory",
+    "RowAllocator",
+    "Shape",
+    "Snapshot",
+    "Spilled",
+    "StateShape",
+    "available_bytes",
+    "lazy_zeros",
+]
 
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -598,7 +608,7 @@ class Arena:
     """`cache [layers, rows, capacity, 2, heads, head]` (keys, values) and `hidden [rows, capacity, hidden]`.
 
     Untouched memory is zero: masked positions get weight 0, which only makes 0 of finite numbers. `aside` is the stream
-    on which forwards over it are recorded (`engine/decoders.py`).
+    on which forwards over it are recorded (`engine/fused.py`).
 
     Attributes:
         touched: `[rows]` positions of a row that were written since its memory was last given back.

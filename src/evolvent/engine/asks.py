@@ -61,39 +61,39 @@ def validate_ask(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) 
     node: Any = ask.node
     if trie is not None and node is not None and (not isinstance(node, Prefix) or node.segment.trie is not trie):
         raise StaleNode(
-            "a node of another engine or of an older policy version",
+            "the node belongs to another engine or an older policy version",
             value=repr(node),
             expected=f"a node of this engine at version {trie.version}",
-            hint="begin again from the tokens",
+            hint="start again from the tokens",
         )
     tokens = ask.tokens if isinstance(ask.tokens, list) else [int(token) for token in ask.tokens]
     _check_vocabulary(tokens, vocabulary)
     length = (0 if node is None else node.length) + len(tokens)
     if not length:
-        raise ConfigError("an ask needs tokens or a node", value=ask, expected="at least one token to look back on")
+        raise ConfigError("the request has neither tokens nor a node", value=ask, expected="at least one token")
     sampling = isinstance(ask, SampleAsk)
     if length > context - sampling:
         raise ContextOverflow(
-            "a prompt longer than the context",
+            "the prompt is longer than the context",
             value=f"{length} tokens",
-            expected=f"at most {context - sampling} of {context}",
+            expected=f"at most {context - sampling} of {context} tokens",
             hint="shorten it, or choose a history policy",
         )
     _check_vocabulary([token for choice in getattr(ask, "choices", None) or () for token in choice], vocabulary)
     if isinstance(ask, SampleAsk) and (ask.max_tokens < 1 or not ask.seeds):
         raise ConfigError(
-            "nothing to sample",
+            "the request does not sample",
             value=f"max_tokens {ask.max_tokens}, {len(ask.seeds)} seeds",
             expected="at least one token and one seed",
         )
     if isinstance(ask, SampleAsk) and ask.constraint is not None:
         if ask.choices is not None:
-            raise ConfigError("an ask has choices and a constraint", hint="give one of them")
+            raise ConfigError("the request has both choices and a constraint", hint="set only one of them")
         if not ask.constraint.allowed()[:vocabulary].any():
             raise ConfigError(
-                "a constraint that allows no token",
+                "the constraint allows no token",
                 value=ask.constraint.fault,
-                hint="a constraint is a state: after a whole text nothing may follow",
+                hint="reset the constraint: after a complete text no token may follow",
             )
     return tokens
 
@@ -101,9 +101,7 @@ def validate_ask(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) 
 def _check_vocabulary(tokens: list[int], vocabulary: int) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
         unknown_ids = [token for token in tokens if not 0 <= token < vocabulary]
-        raise VocabularyMismatch(
-            "token ids that the model does not have", value=unknown_ids[:5], expected=f"0 to {vocabulary - 1}"
-        )
+        raise VocabularyMismatch("token ids out of range", value=unknown_ids[:5], expected=f"0 to {vocabulary - 1}")
 
 
 class Node(Protocol):
@@ -138,11 +136,11 @@ class Sampling:
     def __post_init__(self) -> None:
         problems = []
         if not self.temperature >= 0:
-            problems.append(Problem("temperature", f"must be 0 or more, got {self.temperature}"))
+            problems.append(Problem("temperature", f"got {self.temperature}, expected 0 or more"))
         if self.top_k < 0:
-            problems.append(Problem("top_k", f"must be 0 (all) or more, got {self.top_k}"))
+            problems.append(Problem("top_k", f"got {self.top_k}, expected 0 (all) or more"))
         if not 0 < self.top_p <= 1:
-            problems.append(Problem("top_p", f"must be in (0, 1], got {self.top_p}"))
+            problems.append(Problem("top_p", f"got {self.top_p}, expected in (0, 1]"))
         if problems:
             raise ConfigError(problems)
 

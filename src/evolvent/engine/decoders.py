@@ -2,23 +2,13 @@
 
 The choice follows from a model's configuration, and is then verified: a short random text is fed in two pieces
 and the logits are compared with the model's own. A decoder that fails this check is not used.
-
-The fused decoder: the forward of the Llama family (Llama, Mistral, Qwen2, Qwen3) straight over the arena.
-
-It holds fused copies of the weights (query-key-value, gate-up; norm weights multiplied in where that is exact enough),
-taken when the engine syncs. Linear layers see the flat list of new tokens. Queries and keys are stored with the pairs
-that RoPE turns side by side, so that a rotation is one complex product; scores do not change under that permutation.
-
-Forwards of one new token per row, recorded as CUDA graphs: a device waits for nobody to launch the next kernel.
-
-A small model's forward is hundreds of short kernels, and launching them one by one takes longer than running them. What
-is replayed is the same kernels on the same numbers.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,316 +16,326 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, LinearAttentionLayer
 
-from evolvent.engine.arena import Arena, Shape
-from evolvent.engine.attention import Attention, AttentionGroup, Plan, first_adjacent_row, plan
-from evolvent.engine.module_decoder import ModuleDecoder, has_states, has_window
+from evolvent.engine.arena import Arena, Shape, StateShape
+from evolvent.engine.fused import FusedDecoder, fused_obstacle
+from evolvent.engine.streams import Group, Plan, plan
 from evolvent.errors import ConfigError, EngineError, boundary
 from evolvent.models.tuned import plain_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = [
-    "Decoder",
-    "FusedDecoder",
-    "GraphRecorder",
-    "GraphShape",
-    "arena_obstacle",
-    "decoder_for",
-    "find_graph_shape",
-    "fused_obstacle",
-    "pad_order",
-]
-
-
-Ints = NDArray[np.int64]
-GraphShape = tuple[int, int, int | None]  # rows, positions, the first of rows side by side
-Body = Callable[[Tensor, Tensor, Tensor, GraphShape, Arena], None]
-_KEYS, _ROWS = 64, 8  # a graph serves all numbers of positions and rows up to the next multiple
-_WASTE = 2.0  # positions that may be looked at in vain, over those that must be
-_MOST = 64  # graphs of a recorder: what comes in more shapes than that is not worth recording
+__all__ = ["Decoder", "ModuleDecoder", "arena_obstacle", "decoder_for"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Graph:
-    graph: Any
-    inputs: Tensor  # [3, n]: ids, rows, positions
+class _LayerShape:
+    """Sizes of what one layer keeps per token: heads and width of its keys, and of its values."""
+
+    key_heads: int
+    key_head: int
+    value_heads: int
+    value_head: int
+
+    @property
+    def width(self) -> int:
+        return max(self.key_heads * self.key_head, self.value_heads * self.value_head)
 
 
-class GraphRecorder:
-    """Records the forwards of one decoder when their shape comes back, and replays them from then on.
+class _Layer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values: writes the new ones to the arena, reads each row's path from it.
 
-    It does not keep the decoder: old weights go when the engine lets them go, and their graphs with them. Graphs are
-    recorded on the arena's own stream, since the libraries' workspaces belong to streams.
+    Keys and values of a token lie flat in the arena, so that layers may differ in their heads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: int, shape: _LayerShape) -> None:
+        super().__init__()
+        self.is_initialized = True
+        self._index, self._shape = index, shape
         self._arena: Arena | None = None
-        self._graphs: dict[GraphShape, _Graph] = {}
-        self._known: set[GraphShape] = set()
-        self._pool: Any = None
-        self._broken = False
+        self._slots = self._real = self._rows = torch.empty(0)
+        self._keys = 0
 
-    def forward(self, ids: Tensor, plan: Plan, arena: Arena, *, body: Body) -> bool:
-        """Returns whether the forward was replayed; if not, the caller has to run it.
+    def target(self, arena: Arena, rows: Tensor, slots: Tensor, real: Tensor, keys: int) -> None:
+        """Sets which rows the next forward reads, and the slots to which it writes the real tokens."""
+        self._arena, self._rows, self._slots, self._real, self._keys = arena, rows, slots, real, keys
 
-        Args:
-            body: the forward over `ids [n]`, `rows [n]` and `positions [n]` of a shape, and an arena; always the same.
-        """
-        shape = None if self._broken else find_graph_shape(plan, capacity=arena.capacity)
-        if shape is None:
-            return False
-        if arena is not self._arena:
-            self._arena, self._graphs, self._known, self._pool = arena, {}, set(), None
-        graph = self._graphs.get(shape)
-        if graph is None:
-            if shape not in self._known:  # libraries choose their kernels outside of a recording
-                self._known.add(shape)
-                return False
-            graph = self._try_capture(shape, ids.device, arena, body) if len(self._graphs) < _MOST else None
-            if graph is None:
-                return False
-        order = pad_order(np.argsort(plan.rows), shape[0])
-        graph.inputs[1:].copy_(torch.from_numpy(np.stack([plan.rows[order], plan.positions[order]])))
-        torch.index_select(ids, 0, torch.from_numpy(order).to(ids.device), out=graph.inputs[0])
-        graph.graph.replay()
-        return True
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Stores new keys and values `[B, H, q, d]` and returns those of the whole paths `[B, H, L, d]`."""
+        if self._arena is None:
+            raise LookupError("the arena layer was used before its slots were set")
+        shape, cache = self._shape, self._arena.cache[self._index].flatten(3)  # [rows, capacity, 2, width]
+        positions = cache.flatten(0, 1)
+        sizes = ((shape.key_heads, shape.key_head), (shape.value_heads, shape.value_head))
+        for side, states in enumerate((key_states, value_states)):
+            new = states.transpose(1, 2).flatten(2).flatten(0, 1)[self._real]
+            positions[:, side, : new.shape[-1]].index_copy_(0, self._slots, new)
+        path_states = cache[:, : self._keys].index_select(0, self._rows)
+        keys, values = (
+            path_states[:, :, side, : heads * head].reshape(*path_states.shape[:2], heads, head).transpose(1, 2)
+            for side, (heads, head) in enumerate(sizes)
+        )
+        return keys, values
 
-    def _try_capture(self, shape: GraphShape, device: torch.device, arena: Arena, body: Body) -> _Graph | None:
-        """Returns a new graph; returns None, and stops recording, where there is no memory for it."""
-        problem: RuntimeError | None = None
-        for _ in range(2):
-            try:
-                captured = self._graphs[shape] = self._capture(shape, device, arena, body)
-                return captured
-            except RuntimeError as error:  # no room, as a rule: a graph's memory is its own, and not what others keep
-                problem = error
-                torch.cuda.empty_cache()
-        log.warning("forwards are not recorded: %s", problem)  # all goes on, one kernel at a time
-        self._broken = True
-        return None
-
-    def _capture(self, shape: GraphShape, device: torch.device, arena: Arena, body: Body) -> _Graph:
-        if arena.aside is None:
-            arena.aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        inputs, graph = torch.zeros((3, shape[0]), dtype=torch.int64, device=device), torch.cuda.CUDAGraph()
-        current_stream = torch.cuda.current_stream(device)
-        arena.aside.wait_stream(current_stream)
-        with torch.cuda.stream(arena.aside):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                body(inputs[0], inputs[1], inputs[2], shape, arena)
-            finally:
-                graph.capture_end()
-        current_stream.wait_stream(arena.aside)
-        self._pool = graph.pool() if self._pool is None else self._pool
-        return _Graph(graph, inputs)
+    def get_seq_length(self) -> int:
+        return 0  # positions and mask are always given
 
 
-def find_graph_shape(plan: Plan, *, capacity: int) -> GraphShape | None:
-    """Returns the graph shape that serves a plan; None where rows have several new tokens or very unequal lengths.
+class _StateLayer(LinearAttentionLayer):  # type: ignore[misc]
+    """One layer's states of fixed size: convolutions, linear attention, state-space models.
 
-    Args:
-        capacity: positions that a row has.
+    A text that begins has states of zeros, which is what the layer assumes where it has none.
     """
-    if any(group.queries > 1 for group in plan.groups):
-        return None
-    widths = [min(capacity, -(-group.keys // _KEYS) * _KEYS) for group in plan.groups]
-    keys, count = max(widths), len(plan.rows)
-    if count * keys > _WASTE * sum(len(group.rows) * width for group, width in zip(plan.groups, widths, strict=True)):
-        return None
-    step = max(_ROWS, 1 << max(0, count.bit_length() - 4))  # at most an eighth of the rows is filler, above 64
-    rows = -(-count // step) * step
-    fills_arena = (
-        rows == count and first_adjacent_row(np.sort(plan.rows)) == 0
-    )  # the usual case; each other would be a graph
-    return rows, keys, 0 if fills_arena else None
+
+    def __init__(self, index: int, states: Sequence[StateShape]) -> None:
+        super().__init__(number_of_states=1 + max((state.number for state in states), default=0))
+        self._layer_index, self._states = index, states
+
+    def load_states(self, arena: Arena, rows: Tensor) -> None:
+        """Sets the states of rows, before a forward."""
+        for state in self._states:
+            values = arena.states[state].index_select(0, rows)
+            self.has_previous_state[state.number] = True
+            if state.kind == "conv":
+                self.is_conv_states_initialized[state.number] = True
+                self.conv_kernel_size[state.number] = values.shape[-1]
+                self.conv_states[state.number] = values
+            else:
+                self.is_recurrent_states_initialized[state.number] = True
+                self.recurrent_states[state.number] = values
+
+    def store_states(self, arena: Arena, rows: Tensor) -> None:
+        """Stores the states of rows, after a forward."""
+        for state in self._states:
+            layer_states = self.conv_states if state.kind == "conv" else self.recurrent_states
+            arena.states[state].index_copy_(0, rows, layer_states[state.number])
+
+    def get_seq_length(self, *args: Any) -> int:
+        return 0
 
 
-def pad_order(order: Ints, count: int) -> Ints:
-    """Pads `[n]` to `[count]` with copies of the last entry, which write the same numbers to the same position."""
-    return np.concatenate([order, np.full(count - len(order), order[-1])])
+class _MixedLayer(_Layer, _StateLayer):
+    """A layer with both, side by side (Falcon-H1)."""
+
+    def __init__(self, index: int, shape: _LayerShape, states: Sequence[StateShape]) -> None:
+        _StateLayer.__init__(self, index, states)
+        DynamicLayer.__init__(self)
+        self.is_initialized = True
+        self._index, self._shape = index, shape
+        self._arena = None
+        self._slots = self._real = self._rows = torch.empty(0)
+        self._keys = 0
 
 
-_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-_MIN_ROWS = 4  # matrix products of fewer rows take another kernel, with other rounding
+class _ArenaCache(Cache):  # type: ignore[misc]
+    """The cache of one forward. Positions and masks are given, so that it has no length of its own."""
+
+    def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
+        return 0
 
 
-def fused_obstacle(config: PreTrainedConfig) -> str | None:
-    """Returns None if the fused decoder can run a model of this configuration; otherwise the reason."""
-    if config.model_type not in _FAMILY:
-        return f"model type {config.model_type}"
-    if getattr(config, "hidden_act", "silu") != "silu":
-        return f"activation {config.hidden_act}"
-    return None
+def _accept_masks(base: Any) -> None:
+    """Lets a model with ALiBi (Bloom) compute its biases for a mask of four dimensions: of all positions."""
+    build = getattr(base, "build_alibi_tensor", None)
+    if build is None or getattr(build, "accepts_masks", False):
+        return
+
+    def build_for_all(mask: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if mask.dim() == 4:
+            mask = torch.ones((mask.shape[0], mask.shape[-1]), dtype=torch.long, device=mask.device)
+        return build(mask, *args, **kwargs)
+
+    build_for_all.accepts_masks = True  # type: ignore[attr-defined]
+    base.build_alibi_tensor = build_for_all
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Weights of one layer, transposed to `[in, out]`; a norm of None is multiplied into the matrix behind it."""
-
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
-    norm: Tensor | None
-    mlp_norm: Tensor | None
-    head_norm: Tensor | None  # [query heads + key heads, head]: Qwen3's norms of queries and keys
-
-
-class FusedDecoder:
-    """The fused forward of one model's weights as they are now.
+class ModuleDecoder:
+    """A model's own modules over the arena.
 
     Attributes:
         shape: what the arena keeps per token.
         vocabulary: number of logits.
+        one_by_one: whether a text goes on one token at a time, because the model forgets its state where several tokens
+            follow it (Mamba 1 of transformers 5.23).
     """
 
+    one_by_one = False
+
     def __init__(self, model: PreTrainedModel, *, capacity: int) -> None:
-        config, base = model.config, model.model
-        weight = base.embed_tokens.weight.detach()
-        self._queries = int(config.num_attention_heads)
-        self._keys = int(config.num_key_value_heads)
-        self._head = int(getattr(config, "head_dim", None) or config.hidden_size // self._queries)
-        self._eps = float(config.rms_norm_eps)
-        self.shape = Shape(len(base.layers), self._keys, self._head, int(config.hidden_size))
-        self.vocabulary = int(weight.shape[0])
-        self._exact = weight.dtype == torch.float32
-        with torch.inference_mode():
-            self._embedding = weight.clone()
-            self._layers = [self._fuse(layer) for layer in base.layers]
-            self._norm = base.norm.weight.detach().clone()
-            self._logits = model.lm_head.weight.detach().t().contiguous()
-            self._logits_bias = _copy(getattr(model.lm_head, "bias", None))
-            rotary = base.rotary_emb
-            angles = torch.arange(capacity, device=weight.device).unsqueeze(1) * rotary.inv_freq.float()
-            scale = float(getattr(rotary, "attention_scaling", 1.0))
-            self._turns = (torch.complex(angles.cos(), angles.sin()) * scale).unsqueeze(1)  # [capacity, 1, head / 2]
-        self._attention = Attention(self._queries, self._keys, self._head, dtype=weight.dtype, device=weight.device)
-        self._recorder = GraphRecorder() if weight.device.type == "cuda" else None
+        config = model.config
+        self._model, self._base, self._output = model, model.base_model, model.get_output_embeddings()
+        probed, hidden = _probe_layers(model)
+        layers = [layer for layer, _ in probed if layer is not None]
+        states = tuple(state for _, layer_states in probed for state in layer_states)
+        self._layers: list[_Layer | _StateLayer] = []
+        for index, (layer, layer_states) in enumerate(probed):
+            position = sum(earlier is not None for earlier, _ in probed[:index])
+            if layer is None:
+                self._layers.append(_StateLayer(index, layer_states))
+            elif layer_states:
+                self._layers.append(_MixedLayer(position, layer, layer_states))
+            else:
+                self._layers.append(_Layer(position, layer))
+        self._kinds = _attention_kinds(config) if layers else {}
+        self._cache_name = _cache_argument(self._base)
+        _accept_masks(self._base)
+        self._is_eager = getattr(config, "_attn_implementation", None) == "eager"
+        self._scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
+            getattr(config, "logits_scaling", None) or 1.0
+        )
+        self._cap = getattr(config, "final_logit_softcapping", None)
+        heads, head = 1, max((layer.width for layer in layers), default=1)
+        if len(set(layers)) == 1 and layers[0].key_heads * layers[0].key_head == head:
+            heads, head = layers[0].key_heads, layers[0].key_head
+        self.shape = Shape(len(layers), heads, head, hidden, states)
+        self.vocabulary = int(self._output.weight.shape[0])
+        model.eval()
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
         """Computes the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
-        if self._recorder is not None and self._recorder.forward(ids, plan, arena, body=self._forward_single):
-            return
-        device = ids.device
-        rows, positions = torch.from_numpy(plan.rows).to(device), torch.from_numpy(plan.positions).to(device)
-        slots = rows * arena.capacity + positions
-        if len(ids) < _MIN_ROWS:
-            ids, positions = F.pad(ids, (0, _MIN_ROWS - len(ids))), F.pad(positions, (0, _MIN_ROWS - len(positions)))
-        self._run_layers(ids, positions, slots, self._attention.prepare(plan, device), arena)
-
-    def _forward_single(self, ids: Tensor, rows: Tensor, positions: Tensor, shape: GraphShape, arena: Arena) -> None:
-        """Runs a forward of one new token per row, all `[n]`, as one group."""
-        count, keys, side = shape
-        mask = self._attention.mask(positions.unsqueeze(1), keys)
-        group = AttentionGroup(rows, side, 1, keys, 0, count, mask, None, None)
-        self._run_layers(ids, positions, rows * arena.capacity + positions, [group], arena)
-
-    def _run_layers(
-        self, ids: Tensor, positions: Tensor, slots: Tensor, groups: Sequence[AttentionGroup], arena: Arena
-    ) -> None:
-        """Runs all layers over tokens; tokens beyond the `slots [N]` are filler."""
-        count, rotations = len(slots), self._turns[positions]
-        queries = self._queries * self._head
-        rotated = queries + self._keys * self._head
-        x = self._embedding[ids]
-        for index, layer in enumerate(self._layers):
-            qkv = _product(self._normalize(x, layer.norm), layer.qkv, layer.qkv_bias)
-            self._rotate(qkv[:, :rotated], rotations, layer.head_norm)
-            cache = arena.cache[index].view(arena.rows * arena.capacity, -1)
-            cache.index_copy_(0, slots, qkv[:count, queries:])
-            attended = self._attention(qkv[:, :queries], groups, arena.cache[index])
-            _add_residual(x, attended, layer.out, layer.out_bias)
-            gate_up = _product(self._normalize(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
-            gate, up = gate_up.chunk(2, 1)
-            _add_residual(x, F.silu(gate).mul_(up), layer.down, layer.down_bias)
-        hidden = self._normalize(x[:count], self._norm)
-        arena.hidden.view(arena.rows * arena.capacity, -1).index_copy_(0, slots, hidden)
+        for group in plan.groups:
+            if not self.shape.states:
+                self._forward(ids[group.first : group.last], group, arena)
+                continue
+            for part, tokens in _split_by_count(group, one_by_one=self.one_by_one):  # padding must not enter a state
+                index = torch.from_numpy(tokens + group.first).to(ids.device)
+                self._forward(ids.index_select(0, index), part, arena)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Computes logits from hidden states, `[M, H] -> [M, V]`."""
-        count = len(hidden)
-        if count < _MIN_ROWS:
-            hidden = F.pad(hidden, (0, 0, 0, _MIN_ROWS - count))
-        return _product(hidden, self._logits, self._logits_bias)[:count]
+        """Computes logits, `[M, H] -> [M, V]`, with the scaling and capping that some models apply after their head."""
+        logits: Tensor = self._output(hidden) * self._scale
+        return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
-    def _normalize(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self._eps)
-
-    def _rotate(self, x: Tensor, rotations: Tensor, norm: Tensor | None) -> None:
-        """Applies RoPE in place to queries and keys `x [N, heads * head]`, after their norm if the model has one."""
-        heads = x.view(x.shape[0], -1, self._head)
-        if norm is not None:
-            heads.copy_(self._normalize(heads, None) * norm)
-        if self._exact:
-            torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotations)
+    def _forward(self, ids: Tensor, group: Group, arena: Arena) -> None:
+        device, n = ids.device, len(group.rows)
+        rows, positions = torch.from_numpy(group.rows).to(device), torch.from_numpy(group.positions).to(device)
+        if group.pad is None or group.real is None:
+            real = torch.arange(len(ids), device=device)
+            padded = ids
         else:
-            pairs = torch.view_as_complex(heads.float().view(*heads.shape[:2], -1, 2)) * rotations
-            heads.copy_(torch.view_as_real(pairs).flatten(-2))
+            real = torch.from_numpy(group.real).to(device)
+            padded = ids[torch.from_numpy(group.pad).to(device) - group.first]
+        slots = (rows.unsqueeze(1) * arena.capacity + positions).flatten()[real]
+        for layer in self._layers:
+            if isinstance(layer, _Layer):
+                layer.target(arena, rows, slots, real, group.keys)
+            if isinstance(layer, _StateLayer):
+                layer.load_states(arena, rows)
+        masks = {
+            kind: self._convert_mask(_attention_mask(kind, size, positions, group.keys), arena.cache.dtype)
+            for kind, size in self._kinds.items()
+        }
+        arguments: dict[str, Any] = {self._cache_name: _ArenaCache(layers=self._layers)}
+        if masks:
+            arguments["position_ids"] = positions
+            arguments["attention_mask"] = masks if len(masks) > 1 else next(iter(masks.values()))
+        out = self._base(input_ids=padded.view(n, -1), use_cache=True, **arguments)
+        for layer in self._layers:
+            if isinstance(layer, _StateLayer):
+                layer.store_states(arena, rows)
+        hidden = out.last_hidden_state.flatten(0, 1)[real]
+        arena.hidden.flatten(0, 1).index_copy_(0, slots, hidden)
 
-    def _fuse(self, layer: Any) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-        norm, mlp_norm = layer.input_layernorm.weight.detach(), layer.post_attention_layernorm.weight.detach()
-        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-        qkv = torch.cat([self._pair_rows(part.weight.detach(), part is not parts[2]) for part in parts])
-        gate_up = torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()])
-        if self._exact:
-            qkv, gate_up = qkv * norm, gate_up * mlp_norm
-        biases = [_copy(part.bias) for part in parts]
-        qkv_bias = None
-        if biases[0] is not None:
-            qkv_bias = torch.cat([self._pair_rows(b, i < 2) for i, b in enumerate(biases) if b is not None])
-        mlp_biases = [b for b in (_copy(mlp.gate_proj.bias), _copy(mlp.up_proj.bias)) if b is not None]
-        return _Layer(
-            qkv=qkv.t().contiguous(),
-            qkv_bias=qkv_bias,
-            out=attention.o_proj.weight.detach().t().contiguous(),
-            out_bias=_copy(attention.o_proj.bias),
-            gate_up=gate_up.t().contiguous(),
-            gate_up_bias=torch.cat(mlp_biases) if mlp_biases else None,
-            down=mlp.down_proj.weight.detach().t().contiguous(),
-            down_bias=_copy(mlp.down_proj.bias),
-            norm=None if self._exact else norm.clone(),
-            mlp_norm=None if self._exact else mlp_norm.clone(),
-            head_norm=self._head_norm(attention),
-        )
-
-    def _head_norm(self, attention: Any) -> Tensor | None:
-        if getattr(attention, "q_norm", None) is None:
-            return None
-        query, key = (self._pair_rows(part.weight.detach(), True) for part in (attention.q_norm, attention.k_norm))
-        return torch.cat([query.expand(self._queries, -1), key.expand(self._keys, -1)])
-
-    def _pair_rows(self, weight: Tensor, is_rotated: bool) -> Tensor:
-        """Orders the rows of each head as 0, h/2, 1, h/2 + 1, ..., so that pairs rotated together by RoPE are
-        adjacent.
-        """
-        if not is_rotated:
-            return weight
-        heads = weight.reshape(-1, 2, self._head // 2, *weight.shape[1:])
-        return heads.transpose(1, 2).flatten(0, 2)
+    def _convert_mask(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """Converts a mask `[n, 1, q, L]` of booleans to addends where the model's attention adds it."""
+        if not self._is_eager:
+            return mask
+        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
-def _copy(tensor: Any) -> Tensor | None:
-    return None if tensor is None else tensor.detach().clone()
+# Kinds of layers with a mask of their own. "hybrid" and "attention" attend to all positions, the others to none.
+_MASKED_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_UNMASKED_KINDS = frozenset({"linear_attention", "conv", "mamba", "mlp", "moe", "recurrent"})
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x @ weight if bias is None else torch.addmm(bias, x, weight)
+def _cache_argument(base: Any) -> str:
+    """Returns the name under which a model takes its cache."""
+    names = inspect.signature(base.forward).parameters
+    return "cache_params" if "cache_params" in names and "past_key_values" not in names else "past_key_values"
 
 
-def _add_residual(x: Tensor, add: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """Computes x += add @ weight (+ bias), with the sum inside the matrix product."""
-    x.addmm_(add, weight)
-    if bias is not None:
-        x.add_(bias)
+def _split_by_count(group: Group, *, one_by_one: bool) -> Iterator[tuple[Group, NDArray[np.int64]]]:
+    """Splits a group into groups without padding; yields each with the places of its tokens in the group's.
+
+    Args:
+        one_by_one: whether rows that go on are fed one token at a time.
+    """
+    count = group.last - group.first
+    row_of_token = np.arange(count) // group.queries if group.real is None else group.real // group.queries
+    counts = np.bincount(row_of_token, minlength=len(group.rows))
+    firsts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    goes_on = group.positions[:, 0] > 0
+    for width in np.unique(counts).tolist():
+        for is_later in (False, True):
+            members = np.flatnonzero((counts == width) & (goes_on == is_later))
+            if not len(members):
+                continue
+            step = 1 if one_by_one and is_later else width
+            for first in range(0, width, step):
+                positions = group.positions[members, first : first + step]
+                tokens = (firsts[members, None] + np.arange(first, first + step)).ravel()
+                yield Group(group.rows[members], step, group.keys, 0, len(tokens), positions), tokens
+
+
+def _attention_kinds(config: Any) -> dict[str, int | None]:
+    """Returns the kinds of a model's attention layers, each with its window or chunk in tokens."""
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    kinds = getattr(config, "layer_types", None) or (["sliding_attention"] if window else ["full_attention"])
+    kinds = [kind if kind in _MASKED_KINDS else "full_attention" for kind in kinds if kind not in _UNMASKED_KINDS]
+    sizes = {"sliding_attention": window, "chunked_attention": getattr(config, "attention_chunk_size", None)}
+    return {str(kind): sizes.get(str(kind)) for kind in dict.fromkeys(kinds)}
+
+
+def _attention_mask(kind: str, size: int | None, positions: Tensor, keys: int) -> Tensor:
+    """Returns which positions each query attends to, `[n, 1, q, L]`.
+
+    Args:
+        positions: `[n, q]` depths of the queries.
+        keys: L.
+    """
+    queries, key_positions = positions.unsqueeze(-1), torch.arange(keys, device=positions.device)
+    mask = key_positions <= queries
+    if size is not None and kind == "sliding_attention":
+        mask &= queries - key_positions < size
+    if size is not None and kind == "chunked_attention":
+        mask &= torch.div(key_positions, size, rounding_mode="floor") == torch.div(queries, size, rounding_mode="floor")
+    return mask.unsqueeze(1)
+
+
+def _probe_layers(model: Any) -> tuple[list[tuple[_LayerShape | None, tuple[StateShape, ...]]], int]:
+    """Runs two tokens through a model to see what its layers cache.
+
+    Returns:
+        For each layer of the cache its keys and values, where it has some, and its states; and the width of hidden
+        states.
+    Raises:
+        EngineError: a layer caches something else.
+    """
+    device = next(model.parameters()).device
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        ids = torch.zeros((1, 2), dtype=torch.long, device=device)
+        arguments = {_cache_argument(model.base_model): cache}
+        hidden = model.base_model(input_ids=ids, use_cache=True, **arguments).last_hidden_state
+    probed = []
+    for index, layer in enumerate(cache.layers):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        shape = None
+        if keys is not None and values is not None and keys.dim() == 4 and keys.numel():
+            shape = _LayerShape(keys.shape[1], keys.shape[3], values.shape[1], values.shape[3])
+        states = []
+        for kind in ("conv", "recurrent"):
+            for number, state in (getattr(layer, f"{kind}_states", None) or {}).items():
+                if state is not None:
+                    states.append(StateShape(index, kind, number, tuple(state.shape[1:]), state.dtype))
+        if shape is None and not states and isinstance(layer, LinearAttentionLayer):
+            raise EngineError("a layer keeps its state outside of the cache", value=type(layer).__name__)
+        probed.append((shape, tuple(states)))
+    if not any(shape is not None or states for shape, states in probed):
+        raise EngineError("the model keeps its state outside of its cache", value=model.config.model_type)
+    return probed, int(hidden.shape[-1])
 
 
 log = logging.getLogger(__name__)
@@ -375,6 +375,11 @@ def arena_obstacle(config: PreTrainedConfig, *, capacity: int | None = None) -> 
     return None
 
 
+def _has_window(config: Any, capacity: int) -> bool:
+    """Returns whether some layer does not attend to all positions of a text."""
+    return any(size is not None and size < capacity for size in _attention_kinds(config).values())
+
+
 def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
     """Returns the fastest decoder that computes the model's outputs; adapter changes are merged into its weights.
 
@@ -384,9 +389,14 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
     config, plain = model.config, plain_model(model)
     reason = arena_obstacle(config, capacity=capacity)
     if reason is None:
-        fused_reason = fused_obstacle(config)
-        if has_states(config) or has_window(config, capacity):
-            fused_reason = "layers with states or windows"
+        has_states = bool(set(getattr(config, "layer_types", None) or ()) & _UNMASKED_KINDS)
+        fused_reason = (
+            "layers with states"
+            if has_states
+            else "a window"
+            if _has_window(config, capacity)
+            else fused_obstacle(config)
+        )
         tolerance = _TOLERANCE.get(next(model.parameters()).dtype, 1e-4)
         makers: tuple[type[FusedDecoder] | type[ModuleDecoder], ...] = (FusedDecoder, ModuleDecoder)
         for maker in makers[1 if fused_reason else 0 :]:
@@ -407,7 +417,7 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
                 return decoder
             reason = f"{maker.__name__} differs from it by {difference:.2g}"
     raise ConfigError(
-        f"a {config.model_type} model cannot share prefixes here",
+        f"a {config.model_type} model cannot share prefixes",
         value=reason,
         expected="layers that keep keys and values, RoPE independent of length",
         hint="use RecomputeEngine",

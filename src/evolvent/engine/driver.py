@@ -153,7 +153,7 @@ class BlockingCallPool:
             if call is None:
                 return
             outcome = Outcome(
-                call.number, error=WorldError("a wait ended its thread", value=repr(call.blocking_call.call))
+                call.number, error=WorldError("the call ended its thread", value=repr(call.blocking_call.call))
             )
             try:
                 with boundary(EvolventError, "a wait failed"):
@@ -183,8 +183,8 @@ class BlockingCallPool:
                 call.worker.abandoned = True
             self.leaked += 1
             self._count -= 1
-            log.warning("a call hung for more than %g s and was left behind (%d so far)", limit, self.leaked)
-            error = StepTimeout("no answer before the deadline", value=f"{limit:g} s", hint="the call was left behind")
+            log.warning("a call exceeded its limit of %g s and was abandoned (%d so far)", limit, self.leaked)
+            error = StepTimeout("no answer before the deadline", value=f"{limit:g} s", hint="the call was abandoned")
             yield Outcome(call.number, error=error)
         self._dispatch()
 
@@ -222,7 +222,7 @@ class MultiModelEngine:
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         if not engines:
-            raise ConfigError([Problem("engines", "none was given", "at least one, by its model's name")])
+            raise ConfigError([Problem("engines", "got none", "give at least one, keyed by model name")])
         self._engines = dict(engines)
         self._own = list({id(engine): engine for engine in self._engines.values()}.values())
         self._tickets = itertools.count()
@@ -325,7 +325,9 @@ def submit_ask(ask: Ask | RoutedAsk, engine: Engine) -> Ticket:
         return engine.submit(ask)
     if not isinstance(engine, MultiModelEngine):
         raise ConfigError(
-            "an ask names a model, but there is one engine alone", value=ask.model, expected="engine.several.Several"
+            "the request names a model, but the engine serves only one",
+            value=ask.model,
+            expected="an engine of engine.multi_model",
         )
     return engine.submit(ask)
 
@@ -390,9 +392,15 @@ def run_jobs(
 
     Raises:
         ConfigError: slots or threads below 1.
+
+    >>> def square(number):
+    ...     return number**2
+    ...     yield
+    >>> [result.value for result in run_jobs(map(square, [1, 2, 3]), None, slots=3)]
+    [1, 4, 9]
     """
     if slots < 1 or threads < 1:
-        raise ConfigError("a driver needs slots and threads", value=(slots, threads), expected="1 or more of each")
+        raise ConfigError("number of slots or threads out of range", value=(slots, threads), expected="1 or more")
     return _Driver[T](engine, slots, BlockingCallPool(threads), counts or DriverCounts()).run(iter(jobs))
 
 
@@ -469,9 +477,9 @@ class _Driver(Generic[T]):
             return None
         if self._engine is None:
             return ConfigError(
-                "a work asks a model, but the driver has no engine",
+                "the job needs a model, but no engine is set",
                 value=type(ask).__name__,
-                expected="an engine handed to drive",
+                expected="an engine passed to run_jobs",
             )
         self._counts.asks += 1
         try:

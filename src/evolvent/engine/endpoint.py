@@ -104,18 +104,20 @@ class Endpoint:
         problems = _url_problems(base_url)
         secret = None if key is None else key.get_secret_value()
         if secret is not None and not (secret.isascii() and secret.isprintable() and secret.strip()):
-            problems.append(Problem("key", f"no header can carry it: {len(secret)} characters", "printable ASCII"))
+            problems.append(
+                Problem("key", f"got {len(secret)} characters with unprintable ones", "use printable ASCII")
+            )
         if not timeout_s > 0:
-            problems.append(Problem("timeout_s", f"must be positive, got {timeout_s}"))
+            problems.append(Problem("timeout_s", f"got {timeout_s}, expected positive"))
         if not model:
-            problems.append(Problem("model", f"no model is named for {base_url!r}", "GET /models lists them"))
+            problems.append(Problem("model", f"missing model name for {base_url!r}", "GET /models lists the models"))
         if problems:
             raise ConfigError(problems)
         self.base_url, self.model, self.timeout_s = _base_url(base_url), model, timeout_s
         self.tokens, self.processed = tokens, processed
         self._extra, self._secret = dict(extra or {}), secret
         if secret is not None and not self.base_url.startswith("https:") and not is_loopback(_host_name(self.base_url)):
-            log.warning("the key for %s travels in clear text: use https", self.base_url)
+            log.warning("the key for %s is sent unencrypted: use https", self.base_url)
         self._client = httpx2.Client(
             headers={"accept-encoding": "identity"} | ({} if secret is None else {"authorization": f"Bearer {secret}"}),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
@@ -234,7 +236,7 @@ class Endpoint:
         row = self._request_json("POST", url, body, {}, wait_s=wait_s)
         if not isinstance(row, Mapping) or row.get("success") is not True:
             raise EndpointError(
-                f"POST {url}: the weights were not taken",
+                f"POST {url}: the endpoint refused the weights",
                 value=ascii(row)[:_MESSAGE_CHARS],
                 expected='{"success": true}',
             )
@@ -298,7 +300,7 @@ class Endpoint:
                 raise problem.error from problem
             with self._lock:
                 self._retries += 1
-        raise EndpointError("no try was made", value=url)
+        raise EndpointError("no attempt was made", value=url)
 
     def _request_once(
         self, method: str, url: str, *, body: Json, headers: Mapping[str, str], deadline: Deadline
@@ -319,7 +321,9 @@ class Endpoint:
         except (httpx2.TransportError, RuntimeError) as error:
             description = f"{type(error).__name__}: {error}"
             raise _TransientFailure(
-                EndpointError(f"{request_name}: no answer", value=description, hint="is it running there?")
+                EndpointError(
+                    f"{request_name}: no answer", value=description, hint="check that the endpoint is running"
+                )
             ) from error
         return self._parse_response(request_name, response, data)
 
@@ -328,16 +332,16 @@ class Endpoint:
         if 300 <= status < 400:
             target = self._redact(response.headers.get("location", ""))
             raise EndpointError(
-                f"{request_name}: a redirect to {target!r}, which is not followed",
+                f"{request_name}: refused a redirect to {target!r}",
                 value=status,
-                hint="give the address that it points to",
+                hint="use the target address",
             )
         row = _parse_json(data)
         error_body = row.get("error") if isinstance(row, Mapping) else None
         if status < 300 and not error_body:
             if row is None:
                 raise EndpointError(
-                    f"{request_name}: an answer that is no JSON", value=ascii(self._redact(_decode_excerpt(data)))
+                    f"{request_name}: the answer is not JSON", value=ascii(self._redact(_decode_excerpt(data)))
                 )
             return row
         raise self._response_error(request_name, response, error_body if error_body else row, _decode_excerpt(data))
@@ -359,9 +363,9 @@ class Endpoint:
             return ContextOverflow(f"{request_name}: the conversation is too long for the model", value=message)
         hints = {401: "check the key; ", 403: "check the key; ", 404: "check the address and the model; "}
         error = EndpointError(
-            f"{request_name}: the endpoint answered with an error status",
+            f"{request_name}: the endpoint returned an error",
             value=status,
-            hint=f"{hints.get(status, '')}it says: {message!r}",
+            hint=f"{hints.get(status, '')}the endpoint says: {message!r}",
         )
         if status in _TRANSIENT_STATUSES and code not in _PERMANENT_CODES:
             return _TransientFailure(error, _retry_after_s(response.headers.get("retry-after")))
@@ -376,7 +380,7 @@ def _deadline_error(request_name: str, deadline: Deadline) -> EndpointError:
     return EndpointError(
         f"{request_name}: no answer before the deadline",
         value=f"{deadline.total_s:g} s",
-        hint="raise timeout_s, or ask for fewer tokens",
+        hint="raise timeout_s, or lower max_tokens",
     )
 
 
@@ -405,11 +409,17 @@ def _sampling_fields(sampling: Sampling, *, max_tokens: int, seed: int | None, s
 def _url_problems(url: str) -> list[Problem]:
     parts = urlsplit(url)
     if "@" in parts.netloc:
-        return [Problem("base_url", "a user or password in the address", "hand the key over as key=...")]
+        return [Problem("base_url", "the address contains a user or password", "pass the key as key=...")]
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return [Problem("base_url", f"no address of an endpoint: {url[:200]!r}", "like http://127.0.0.1:8000/v1")]
+        return [
+            Problem(
+                "base_url",
+                f"got {url[:200]!r}, expected the address of an endpoint",
+                "for example http://127.0.0.1:8000/v1",
+            )
+        ]
     if parts.query or parts.fragment:
-        return [Problem("base_url", f"a query or fragment: {url[:200]!r}", "give the address alone")]
+        return [Problem("base_url", f"got a query or fragment in {url[:200]!r}", "use the address without them")]
     return []
 
 
@@ -429,12 +439,14 @@ def _read_body(response: httpx2.Response, request_name: str, deadline: Deadline)
         data += chunk
         if len(data) > _REPLY_BYTES:
             raise EndpointError(
-                f"{request_name}: an answer that is too large",
+                f"{request_name}: the answer is too large",
                 value=f"more than {len(data)} bytes",
                 expected=f"at most {_REPLY_BYTES}",
             )
         if deadline.expired:
-            raise EndpointError(f"{request_name}: no whole answer before the deadline", value=f"{deadline.total_s:g} s")
+            raise EndpointError(
+                f"{request_name}: no complete answer before the deadline", value=f"{deadline.total_s:g} s"
+            )
     return bytes(data)
 
 

@@ -34,5 +34,5 @@ def engine_for(policy: Policy, *, slots: int = 64, engine: Engine | None = None)
             return engine
         return LocalEngine(policy, slots=slots)
     except ConfigError as problem:
-        _log.warning("every text is computed from its beginning: %s", problem)
+        _log.warning("prefixes are not shared: %s", problem)
         return RecomputeEngine(policy, slots=min(slots, _MAX_RECOMPUTE_SLOTS))

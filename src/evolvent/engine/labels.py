@@ -33,7 +33,7 @@ def weights_label(folder: Path) -> str:
     """
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
-        raise Incomplete("a folder without weights was handed over", value=str(folder), expected="*.safetensors")
+        raise Incomplete("the folder has no weights", value=str(folder), expected="*.safetensors")
     try:
         note_path = Path(folder) / "evolvent.json"
         version = int(json.loads(note_path.read_text(encoding="utf-8")).get("version", 0)) if note_path.exists() else 0
@@ -67,10 +67,10 @@ def reply_label(label: object, spans: object, *, request_name: str) -> str:
     names = sorted({name for name in span_labels if isinstance(name, str)})
     if len(names) > 1:
         raise WeightsChanged(
-            f"{request_name}: the weights were replaced while the reply was written",
+            f"{request_name}: the weights changed while the reply was generated",
             expected="one version",
             value=" and ".join(names)[:200],
-            hint="ask again",
+            hint="send the request again",
         )
     return names[0][:200] if names else label[:200] if isinstance(label, str) else ""
 

@@ -28,10 +28,9 @@ from evolvent.engine.asks import (
     Usage,
     validate_ask,
 )
-from evolvent.engine.attention import STRIDE, plan
 from evolvent.engine.decoders import decoder_for
 from evolvent.engine.stops import completes_stop_string
-from evolvent.engine.streams import Stream, Streams, TicketState, build_limit, draw, draw_plain, uniforms
+from evolvent.engine.streams import STRIDE, Stream, Streams, TicketState, build_limit, draw, draw_plain, plan, uniforms
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 
@@ -74,7 +73,7 @@ class LocalEngine:
         group_tokens: int | None = None,
     ) -> None:
         if slots < 1:
-            raise ConfigError("an engine needs rows to work in", value=slots, expected="slots of 1 or more")
+            raise ConfigError("number of slots out of range", value=slots, expected="1 or more")
         self.usage = Usage()
         self._slots, self._asked_capacity = slots, capacity
         self._max_cached = max_cached_tokens
@@ -89,13 +88,15 @@ class LocalEngine:
 
     def sync(self, policy: Policy) -> None:
         """Takes a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
-        self._fail_all(StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots"))
+        self._fail_all(
+            StaleNode("the engine has loaded new weights", value=policy.version, hint="start again from new root nodes")
+        )
         self._load_policy(policy, self._rows.arena)
 
     def _recover(self) -> None:
         """Resets the engine after an interrupted forward; nodes become stale."""
         if self._midway:
-            log.warning("a forward was interrupted: the engine begins anew with version %d", self.version)
+            log.warning("a forward pass was interrupted; the engine restarted with version %d", self.version)
             self.sync(self._policy)
 
     def _load_policy(self, policy: Policy, arena: Arena | None) -> None:
@@ -191,7 +192,7 @@ class LocalEngine:
             if self._weights_version() != self._fingerprint:
                 self._fail_all(
                     WeightsChanged(
-                        "the policy's weights changed under the engine",
+                        "the policy's weights changed without sync",
                         value=self.version,
                         hint="call sync(policy) after every update",
                     )
@@ -215,7 +216,7 @@ class LocalEngine:
         cancelled = set(tickets)
         self._done = [finished for finished in self._done if finished.ticket not in cancelled]
         for request in [self._requests.pop(ticket) for ticket in cancelled if ticket in self._requests]:
-            request.error = EngineError("the ask was cancelled", value=request.ticket)
+            request.error = EngineError("the request was cancelled", value=request.ticket)
         rows, streams = self._rows, self._streams
         for row in np.flatnonzero(rows.busy).tolist():
             stream = streams.at[row]
@@ -458,10 +459,10 @@ class LocalEngine:
             "the model's output is not finite",
             value=f"after {depth} tokens, policy version {self.version}",
             expected="finite logits",
-            hint="the weights may have diverged: look at the last update",
+            hint="check the last update: the weights may have diverged",
         )
         if stream.limit is not None and stream.limit.fault:
-            error = EngineError("a constraint cannot be followed", value=stream.limit.fault)
+            error = EngineError("the constraint cannot be satisfied", value=stream.limit.fault)
         self._fail(stream.request, error)
 
     def _fail(self, request: TicketState, error: Exception) -> None:

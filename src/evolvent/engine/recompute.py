@@ -83,7 +83,7 @@ class RecomputeEngine:
 
     def __init__(self, policy: Policy, *, slots: int = 16) -> None:
         if slots < 1:
-            raise ConfigError("an engine needs texts to work on", value=slots, expected="slots of 1 or more")
+            raise ConfigError("number of slots out of range", value=slots, expected="1 or more")
         self.usage = Usage()
         self._slots = slots
         self._tickets = itertools.count()
@@ -94,7 +94,9 @@ class RecomputeEngine:
 
     def sync(self, policy: Policy) -> None:
         """Takes a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
-        error = StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots")
+        error = StaleNode(
+            "the engine has loaded new weights", value=policy.version, hint="start again from new root nodes"
+        )
         self._done += [Finished(ticket, error=error) for ticket in self._answers]
         self._running, self._answers = [], {}
         self._policy, self.version, self.context = policy, int(policy.version), int(policy.context)
@@ -110,10 +112,10 @@ class RecomputeEngine:
             isinstance(node, _TextNode) and (node.engine, node.version) == (self, self.version)
         ):
             raise StaleNode(
-                "a node of another engine or of an older policy version",
+                "the node belongs to another engine or an older policy version",
                 value=repr(node),
                 expected=f"a node of this engine at version {self.version}",
-                hint="begin again from the tokens",
+                hint="start again from the tokens",
             )
         tokens = validate_ask(ask, None, context=self.context, vocabulary=self._vocabulary)
         before = [] if node is None else node.tokens()
@@ -266,10 +268,10 @@ class RecomputeEngine:
                 "the model's output is not finite",
                 value=f"after {len(stream.ids)} tokens",
                 expected="finite logits",
-                hint="look at the last update of the weights",
+                hint="check the last update of the weights",
             )
             if stream.limit is not None and stream.limit.fault:
-                error = EngineError("a constraint cannot be followed", value=stream.limit.fault)
+                error = EngineError("the constraint cannot be satisfied", value=stream.limit.fault)
             self._done.append(Finished(stream.ticket, error=error))
             return True
         answers[stream.index] = answer

@@ -91,9 +91,9 @@ class RemoteEngine:
         session: str | None = None,
     ) -> None:
         sizes = {"context": context, "vocabulary": vocabulary, "threads": threads}
-        problems = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
+        problems = [Problem(name, f"got {size}, expected 1 or more") for name, size in sizes.items() if size < 1]
         if not wait_s >= 0:
-            problems.append(Problem("wait_s", f"must be 0 or more, got {wait_s}"))
+            problems.append(Problem("wait_s", f"got {wait_s}, expected 0 or more"))
         if problems:
             raise ConfigError(problems)
         self.usage = Usage()
@@ -117,7 +117,9 @@ class RemoteEngine:
 
     def sync(self, policy: Policy) -> None:
         """Marks that the endpoint serves this policy from now on (`Endpoint.load_weights`); all nodes become stale."""
-        error = StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots")
+        error = StaleNode(
+            "the engine has loaded new weights", value=policy.version, hint="start again from new root nodes"
+        )
         self._done += [Finished(ticket, error=error) for ticket in self._requests]
         self.version, self._writer = int(policy.version), None
         self._requests.clear()
@@ -135,20 +137,20 @@ class RemoteEngine:
             isinstance(node, _TextNode) and (node.engine, node.version) == (self, self.version)
         ):
             raise StaleNode(
-                "a node of another engine or of an older policy version",
+                "the node belongs to another engine or an older policy version",
                 value=repr(node),
                 expected=f"a node of this engine at version {self.version}",
-                hint="begin again from the tokens",
+                hint="start again from the tokens",
             )
         if not isinstance(ask, SampleAsk) or ask.choices is not None or ask.constraint is not None:
             restriction = "choices" if isinstance(ask, SampleAsk) and ask.choices is not None else "a constraint"
             ask_kind = restriction if isinstance(ask, SampleAsk) else type(ask).__name__
             raise ConfigError(
-                "an endpoint only samples freely",
+                "an endpoint cannot answer this request",
                 value=ask_kind,
-                expected="SampleAsk without choices and constraint",
-                hint="token-level search, process reward models, value heads, listed actions and constraints need a "
-                "local engine",
+                expected="a SampleAsk without choices or constraint",
+                hint="use a local engine for token-level search, process reward models, value heads, listed actions "
+                "and constraints",
             )
         tokens = validate_ask(ask, None, context=self.context, vocabulary=self.vocabulary)
         prompt = (*(() if node is None else node.tokens()), *tokens)
@@ -218,7 +220,9 @@ class RemoteEngine:
             error = self._reply_error(reply, request)
         if reply is None or error is not None:
             del self._requests[ticket]
-            return Finished(ticket, error=error or EndpointError("no reply came", value=repr(self._endpoint)))
+            return Finished(
+                ticket, error=error or EndpointError("the endpoint did not reply", value=repr(self._endpoint))
+            )
         request.answers[index] = self._continuation(reply, request)
         if None in request.answers:
             return None
@@ -237,13 +241,15 @@ class RemoteEngine:
                 "the endpoint's weights changed between two replies",
                 value=" ".join(writer),
                 expected=" ".join(self._writer),
-                hint="sync the engine, and begin anew",
+                hint="sync the engine, then start again",
             )
         if reply.tokens is None:
-            return TokensMissing("a reply without token ids", value=reply.text[:80], hint="endpoints must return them")
+            return TokensMissing(
+                "the reply has no token ids", value=reply.text[:80], hint="use an endpoint that returns token ids"
+            )
         if tuple(reply.tokens.prompt.tolist()) != request.prompt:
             return EndpointError(
-                "the endpoint read other tokens than it was given",
+                "the endpoint read a different number of tokens than it received",
                 value=len(reply.tokens.prompt),
                 expected=f"the {len(request.prompt)} token ids of the prompt",
             )

@@ -87,24 +87,24 @@ def read_reply(row: object, *, chat: bool, tokens: bool, request_name: str) -> R
     choice = choices[0] if isinstance(choices, list) and choices else None
     if not isinstance(row, Mapping) or not isinstance(choice, Mapping):
         raise EndpointError(
-            f"{request_name}: an answer without a choice", value=ascii(row)[:200], expected="a completion"
+            f"{request_name}: the answer has no choice", value=ascii(row)[:200], expected="a completion"
         )
     message = choice.get("message") if chat else choice
     text = message.get("content" if chat else "text") if isinstance(message, Mapping) else None
     if not isinstance(message, Mapping) or not (isinstance(text, str) or (chat and text is None)):
-        raise EndpointError(f"{request_name}: a choice without a text", value=ascii(choice)[:200], expected="a message")
+        raise EndpointError(f"{request_name}: the choice has no text", value=ascii(choice)[:200], expected="a message")
     finish_reason = choice.get("finish_reason")
     if finish_reason == "content_filter":
         raise EndpointError(
-            f"{request_name}: the endpoint's filter ended the reply",
+            f"{request_name}: the endpoint's content filter ended the reply",
             value=ascii(text)[:200],
-            hint="nothing was decided, so nothing can be scored",
+            hint="the reply cannot be scored",
         )
     if finish_reason in _BROKEN:
         raise EndpointError(
-            f"{request_name}: the endpoint broke the reply off",
+            f"{request_name}: the endpoint aborted the reply",
             value=ascii(finish_reason),
-            hint="weights were taken meanwhile, or somebody aborted all requests",
+            hint="weights were loaded meanwhile, or another client aborted all requests",
         )
     usage = row.get("usage")
     counts = usage if isinstance(usage, Mapping) else {}
@@ -160,20 +160,20 @@ def _parse_tokens(row: Mapping[str, Any], choice: Mapping[str, Any], *, chat: bo
 
 def _parse_ids(value: object, name: str, request_name: str) -> NDArray[np.int32]:
     if not isinstance(value, list) or not value:
-        raise _tokens_missing(f"{request_name}: no {name}", ascii(value)[:80])
+        raise _tokens_missing(f"{request_name}: the reply has no {name}", ascii(value)[:80])
     if not all(type(token) is int and 0 <= token < _MAX_TOKEN_ID for token in value):
-        raise _tokens_missing(f"{request_name}: {name} that are no token ids", ascii(value)[:80])
+        raise _tokens_missing(f"{request_name}: {name} are not token ids", ascii(value)[:80])
     return np.array(value, np.int32)
 
 
 def _parse_logprobs(value: object, request_name: str) -> NDArray[np.float32]:
     if not isinstance(value, Sequence) or not value:
-        raise _tokens_missing(f"{request_name}: no log-probabilities of the tokens", ascii(value)[:80])
+        raise _tokens_missing(f"{request_name}: the reply has no log-probabilities", ascii(value)[:80])
     wrong = [
         entry for entry in value if type(entry) not in (int, float) or not _MIN_LOGPROB <= entry <= _ROUNDING_TOLERANCE
     ]
     if wrong:
-        raise _tokens_missing(f"{request_name}: log-probabilities that are none", ascii(wrong[:4]))
+        raise _tokens_missing(f"{request_name}: invalid log-probabilities", ascii(wrong[:4]))
     return np.minimum(np.array(value, np.float32), np.float32(0))
 
 
@@ -181,6 +181,6 @@ def _tokens_missing(message: str, value: str) -> TokensMissing:
     return TokensMissing(
         message,
         value=value,
-        expected="token_ids, prompt_token_ids and a log-probability for each token written",
-        hint="use an endpoint that returns them (vLLM, evolvent), or collect text only with tokens=False",
+        expected="token_ids, prompt_token_ids and a log-probability per generated token",
+        hint="use an endpoint that returns token ids (vLLM, evolvent), or set tokens=False to collect text only",
     )

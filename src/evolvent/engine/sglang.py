@@ -93,7 +93,9 @@ class SglangEndpoint(Endpoint):
         row = self._request_json("POST", url, {"model": self.model, "prompt": text}, {}, wait_s=self.timeout_s)
         ids = row.get("tokens") if isinstance(row, Mapping) else None
         if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-            raise TokensMissing(f"POST {url}: no token ids", value=ascii(ids)[:80], expected='{"tokens": [...]}')
+            raise TokensMissing(
+                f"POST {url}: the answer has no token ids", value=ascii(ids)[:80], expected='{"tokens": [...]}'
+            )
         return np.array(ids, np.int32)
 
     def load_weights(self, folder: Path, *, wait_s: float = 600.0) -> str:
@@ -114,10 +116,10 @@ class SglangEndpoint(Endpoint):
         served = str(info.get("weight_version", "")) if isinstance(info, Mapping) else ""
         if not same_weights(served, label):
             raise WeightsChanged(
-                "SGLang serves other weights than were handed over",
+                "SGLang serves different weights than it received",
                 value=served,
                 expected=label,
-                hint="let one run alone use it",
+                hint="use the server for one run at a time",
             )
         return served
 
@@ -141,7 +143,7 @@ def _parse_generation(row: object, prompt: list[int], *, request_name: str) -> R
     meta = row.get("meta_info") if isinstance(row, Mapping) else None
     if not isinstance(row, Mapping) or not isinstance(meta, Mapping):
         raise EndpointError(
-            f"{request_name}: an answer without meta_info", value=ascii(row)[:200], expected="a generation"
+            f"{request_name}: the answer has no meta_info", value=ascii(row)[:200], expected="a generation"
         )
     finish = meta.get("finish_reason")
     pairs = meta.get("output_token_logprobs")
@@ -150,13 +152,13 @@ def _parse_generation(row: object, prompt: list[int], *, request_name: str) -> R
     ids = [pair[1] for pair in token_pairs]
     if meta.get("prompt_tokens", len(prompt)) != len(prompt):
         raise EndpointError(
-            f"{request_name}: it read other tokens than it was given",
+            f"{request_name}: SGLang read a different number of tokens than it received",
             value=meta.get("prompt_tokens"),
             expected=f"the {len(prompt)} token ids of the prompt",
         )
     if row.get("output_ids", ids) != ids:
         raise TokensMissing(
-            f"{request_name}: log-probabilities are of other tokens than were written",
+            f"{request_name}: log-probabilities do not match the generated tokens",
             value=ascii(ids)[:80],
             expected=ascii(row["output_ids"])[:80],
         )
@@ -176,5 +178,7 @@ def _parse_generation(row: object, prompt: list[int], *, request_name: str) -> R
 def _check_untruncated(sampling: Sampling) -> None:
     """Refuses a truncated distribution: the returned log-probabilities would be of the untruncated one."""
     if sampling.top_k or sampling.top_p < 1:
-        message = f"top_k {sampling.top_k}, top_p {sampling.top_p}: SGLang's log-probabilities are of what was not cut"
-        raise ConfigError([Problem("sampling", message, "sample with the temperature alone")])
+        message = (
+            f"top_k {sampling.top_k}, top_p {sampling.top_p}: the log-probabilities of SGLang ignore truncated sampling"
+        )
+        raise ConfigError([Problem("sampling", message, "set only temperature")])

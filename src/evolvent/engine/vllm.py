@@ -64,7 +64,7 @@ class VllmEndpoint(Endpoint):
         reset_reply = self._request_route("POST", "/reset_prefix_cache", deadline)
         if reset_reply.get("success") is not True:
             raise EndpointError(
-                f"POST {self.root}/reset_prefix_cache: what was computed with the old weights is kept",
+                f"POST {self.root}/reset_prefix_cache: the prefix cache of the old weights was not cleared",
                 value=ascii(reset_reply)[:200],
                 expected='{"success": true}',
             )
@@ -72,10 +72,10 @@ class VllmEndpoint(Endpoint):
         served = str(self._request_route("GET", "/weight_info", deadline).get("weight_version", ""))
         if not same_weights(served, label):
             raise WeightsChanged(
-                "vLLM serves other weights than were handed over",
+                "vLLM serves different weights than it received",
                 value=served,
                 expected=label,
-                hint="let one run alone use it",
+                hint="use the server for one run at a time",
             )
         return served
 

@@ -48,7 +48,7 @@ def decode_calls(text: str, *, form: Form, tools: Sequence[Tool] = ()) -> tuple[
         ConfigError: an unknown form.
     """
     if form not in get_args(Form):
-        raise ConfigError("an unknown form of calls", value=form, expected=list(get_args(Form)))
+        raise ConfigError("unknown call format", value=form, expected=list(get_args(Form)))
     if len(text) > MAX_CHARS:
         raise InvalidAction("a text that is too long to read", value=len(text), expected=f"{MAX_CHARS} characters")
     text = text.strip()
@@ -92,13 +92,13 @@ def encode_calls(calls: Sequence[Call], *, form: Form) -> str:
             return f"[{', '.join(map(_call_to_python, calls))}]"
         rows = [json.dumps(_call_to_row(call), ensure_ascii=False, allow_nan=False) for call in calls]
     except (InvalidAction, ValueError, TypeError) as error:
-        raise SampleInvalid(f"calls that {form} cannot write: {error}", value=[call.name for call in calls]) from error
+        raise SampleInvalid(f"cannot write calls as {form}: {error}", value=[call.name for call in calls]) from error
     if form == "json":
         return f"[{', '.join(rows)}]"
     if form == "xml":
         # no text inside may look like the end of a call; JSON may write "<" as an escape
         return "\n".join(f"<tool_call>\n{row.replace('<', chr(92) + 'u003c')}\n</tool_call>" for row in rows)
-    raise ConfigError("a form that is not written", value=form, expected=["python", "json", "xml"])
+    raise ConfigError("call format cannot be written", value=form, expected=["python", "json", "xml"])
 
 
 def _call_to_row(call: Call) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def score_calls(predicted: Sequence[Sequence[Call] | None], gold: Sequence[Seque
         BatchMismatch: the numbers of items differ.
     """
     if len(predicted) != len(gold):
-        raise BatchMismatch("predictions that are not one for each item", value=len(predicted), expected=len(gold))
+        raise BatchMismatch("number of predictions does not match the items", value=len(predicted), expected=len(gold))
     names, arguments = [0, 0, 0], [0, 0, 0]
     for predicted_calls, gold_calls in zip(predicted, gold, strict=True):
         calls = predicted_calls or ()

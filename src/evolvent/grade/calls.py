@@ -169,11 +169,11 @@ def grade_calls(
         ordered: Whether the calls must have the expected order.
         underscore_names: Whether dots of function names are underscores in `calls`, for models without dots.
     Raises:
-        SampleInvalid: an expected call of no tool, an unknown type, or two tools of one name.
+        SampleInvalid: an expected call names an unknown tool, an unknown type, or two tools of one name.
         ConfigError: an unknown language.
     """
     if language not in _CLASSES:
-        raise ConfigError("an unknown language of calls", value=language, expected=sorted(_CLASSES))
+        raise ConfigError("unknown call language", value=language, expected=sorted(_CLASSES))
     tools_by_name = _find_tools(gold, tools)
     if len(calls) != len(gold):
         return CallGrade(False, "count", "calls", f"{len(calls)} calls where {len(gold)} are expected")
@@ -220,7 +220,11 @@ def _find_tools(gold: Sequence[GoldCall], tools: Sequence[Tool]) -> dict[str, To
     expected_tools = [tool for tool in tools if tool.name in names]
     tools_by_name = {tool.name: tool for tool in expected_tools}
     if len(tools_by_name) != len(names) or len(expected_tools) != len(names):
-        problem = "an expected call of no tool" if len(tools_by_name) != len(names) else "two tools with one name"
+        problem = (
+            "an expected call names an unknown tool"
+            if len(tools_by_name) != len(names)
+            else "two tools have the same name"
+        )
         raise SampleInvalid(problem, value=sorted(names), expected=sorted(tool.name for tool in tools))
     return tools_by_name
 
@@ -281,7 +285,7 @@ def _resolve_type(language: str, names: tuple[str, ...], item: str) -> _Paramete
     classes_by_name = _CLASSES[language]
     unknown_names = [name for name in (*names, *filter(None, (item,))) if name not in classes_by_name]
     if unknown_names:
-        raise SampleInvalid("a type that is none", value=unknown_names, expected=sorted(classes_by_name))
+        raise SampleInvalid("unknown type", value=unknown_names, expected=sorted(classes_by_name))
     classes = tuple(classes_by_name[name] for name in names)
     # in Java and JavaScript, elements of any type were read by what they look like
     nested = classes_by_name[item] if item and list in classes and (item != "any" or language == "python") else None

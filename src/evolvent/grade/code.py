@@ -137,7 +137,7 @@ def _raise_power(left: Any, right: Any) -> Any:
 
 def _modulo(left: Any, right: Any) -> Any:
     if isinstance(left, str | bytes):
-        raise TypeError("texts are not formatted here")
+        raise TypeError("text formatting is not supported")
     return left % right
 
 

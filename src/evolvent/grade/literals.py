@@ -412,7 +412,7 @@ def parse_json(text: str) -> object:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,9 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
         ConfigError: numbers that do not fit each other.
     """
     if not 1 <= k <= samples or not 0 <= passed <= samples:
-        raise ConfigError("no pass@k", value=(samples, passed, k), expected="passed <= samples, 1 <= k <= samples")
+        raise ConfigError(
+            "cannot compute pass@k", value=(samples, passed, k), expected="passed <= samples, 1 <= k <= samples"
+        )
     if samples - passed < k:
         return 1.0
     product = 1.0
@@ -40,5 +42,5 @@ def mean_pass_at_k(counts: Iterable[tuple[int, int]], k: int) -> float:
     """
     estimates = [pass_at_k(samples, passed, k) for samples, passed in counts]
     if not estimates:
-        raise ConfigError("no pass@k", value="no problems", expected="at least one")
+        raise ConfigError("cannot compute pass@k", value="no problems", expected="at least one")
     return fsum(estimates) / len(estimates)

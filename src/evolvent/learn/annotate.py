@@ -62,7 +62,7 @@ def annotate(
     policy_vocabulary = vocabulary_digest(policy.tokenizer)
     if policy_vocabulary != vocabulary:
         raise VocabularyMismatch(
-            "the parts were made with another tokenizer than this policy's",
+            "the token sequences were made with another tokenizer than this policy's",
             value=vocabulary[:12],
             expected=policy_vocabulary[:12],
             hint="use a reference or teacher with the same vocabulary",
@@ -71,9 +71,11 @@ def annotate(
     num_tokens = min(embedding_rows, 1 + max(policy.tokenizer.get_vocab().values()))
     problems = []
     if teacher_k is not None and not 1 <= teacher_k <= num_tokens:
-        problems.append(Problem("teacher_k", f"must be 1 to {num_tokens}, the words of the tokenizer, got {teacher_k}"))
+        problems.append(
+            Problem("teacher_k", f"got {teacher_k}, expected 1 to {num_tokens}, the size of the vocabulary")
+        )
     if max_tokens_per_forward is not None and max_tokens_per_forward < 1:
-        problems.append(Problem("batch_tokens", f"must be 1 or more, got {max_tokens_per_forward}"))
+        problems.append(Problem("batch_tokens", f"got {max_tokens_per_forward}, expected 1 or more"))
     if problems:
         raise ConfigError(problems)
     annotator = _Annotator(policy, teacher_k, num_tokens, dtype)
@@ -90,9 +92,9 @@ def _annotate_windows(
         for sequence in window:
             if sequence.parent is not None:
                 raise BatchMismatch(
-                    f"trajectory {sequence.trajectory!r} has branches, which are not annotated",
-                    expected="sequences without parent",
-                    hint="annotate, then branch",
+                    f"trajectory {sequence.trajectory!r} has branches, which cannot be annotated",
+                    expected="sequences without branches",
+                    hint="annotate before branching",
                 )
         columns = [annotator.build_columns(len(sequence)) for sequence in window]
         learned = [index for index, sequence in enumerate(window) if sequence.feed]
@@ -122,7 +124,9 @@ class _Annotator:
             outputs = self._compute_outputs(batch.to(self.policy.model.device))
         except torch.OutOfMemoryError as error:
             raise DeviceMemory(
-                "annotating does not fit the device's memory", value=tuple(batch.ids.shape), hint="lower batch_tokens"
+                "annotating does not fit the device's memory",
+                value=tuple(batch.ids.shape),
+                hint="set batch_tokens lower",
             ) from error
         offset = 0
         for index in batch.samples:

@@ -94,7 +94,7 @@ def check_tensors(
             )
         if tuple(stored[name].shape) != tuple(tensor.shape):
             raise ShapeMismatch(
-                f"tensor {name!r} of the checkpoint's {group_name} has another shape than the model's",
+                f"shape of tensor {name!r} in the checkpoint's {group_name} differs from the model's",
                 value=tuple(stored[name].shape),
                 expected=tuple(tensor.shape),
                 hint=_WEIGHTS_ONLY_HINT,
@@ -163,7 +163,7 @@ class Checkpointer:
         timeout: float = 600.0,
     ) -> None:
         numbers = (("every", every), ("keep", keep), ("timeout", timeout))
-        problems = [Problem(name, f"must be 1 or more, got {value}") for name, value in numbers if not value >= 1]
+        problems = [Problem(name, f"got {value}, expected 1 or more") for name, value in numbers if not value >= 1]
         if problems:
             raise ConfigError(problems)
         self.folder, self.every, self._keep, self._best = folder, every, keep, best
@@ -290,7 +290,7 @@ class Checkpointer:
         missing = [group for group in selected if group not in stored.groups]
         if missing:
             raise StateMissing(
-                f"no {missing[0]} in {stored.path}", value=sorted(stored.groups), hint=_WEIGHTS_ONLY_HINT
+                f"{stored.path} does not hold {missing[0]}", value=sorted(stored.groups), hint=_WEIGHTS_ONLY_HINT
             )
         self._check_files(stored, selected)
         self._check_names(stored, {group: into[group] for group in selected if group in into})
@@ -308,7 +308,7 @@ class Checkpointer:
             faults[number] = stored.find_fault(files[number]) is not None
         damaged = [file for file, count in zip(files, self._sum_over_ranks(faults).tolist(), strict=True) if count]
         if damaged:
-            message = f"{stored.path / damaged[0]} is read differently by different ranks"
+            message = f"ranks read different contents of {stored.path / damaged[0]}"
             raise stored.find_fault(damaged[0]) or HashMismatch(
                 message, hint="try again, or use the checkpoint before it"
             )
@@ -332,9 +332,9 @@ class Checkpointer:
             raise problem
         if failed:
             raise RankFailed(
-                "another rank cannot use the checkpoint",
-                value=f"{failed} ranks that refuse it",
-                hint="what it lacks is in their messages",
+                "another rank refused the checkpoint",
+                value=f"{failed} ranks",
+                hint="read the messages of those ranks",
             )
         for group, tensors in into.items():
             names = sorted(stored.groups[group])

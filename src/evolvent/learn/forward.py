@@ -62,8 +62,8 @@ def resolve_layout(model: PreTrainedModel, layout: Layout) -> Literal["bucketed"
         ConfigError: packed rows for a model that would mix its documents.
     """
     if layout == "packed" and not can_pack(model):
-        message = f"packed rows need full attention in every layer, {model.config.model_type} has something else"
-        raise ConfigError([Problem("layout", message, "use 'bucketed': it has the same loss")])
+        message = f"packed rows need full attention in every layer, but {model.config.model_type} has other layers"
+        raise ConfigError([Problem("layout", message, "set layout to 'bucketed'; the loss is the same")])
     return "packed" if layout == "packed" else "bucketed"
 
 

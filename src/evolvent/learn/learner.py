@@ -170,13 +170,17 @@ def check_objective(objective: Objective, parallelism: Parallelism) -> None:
     """
     problems = []
     if "logits" in objective.needs and parallelism.tp > 1:
-        message = f"objective {objective.name!r} reads whole distributions, and each rank has a slice of the words"
+        message = f"objective {objective.name!r} needs full distributions, but each rank holds a part of the vocabulary"
         problems.append(Problem("parallel.tp", message, "use shard or replicate"))
     if objective.limit is not None and parallelism.pp > 1:
-        message = f"objective {objective.name!r} may end an update in the middle, which a pipeline cannot"
+        message = f"objective {objective.name!r} may stop an update early, which pipeline parallelism does not support"
         problems.append(Problem("parallel.pp", message, "leave the limit out, or use shard"))
     if objective.limit is not None and objective.limit[0] not in objective.metric_names:
-        problems.append(Problem("stop", f"{objective.limit[0]!r} is not among {objective.metric_names}", "measure it"))
+        problems.append(
+            Problem(
+                "stop", f"got {objective.limit[0]!r}, expected one of {objective.metric_names}", "add it to the metrics"
+            )
+        )
     if problems:
         raise ConfigError(problems)
 
@@ -230,7 +234,7 @@ class Learner:
         adapter = kind_of(policy.model) or "none"
         check_layout(policy.model.config, self.parallelism, world=ranks.mesh.size, adapter=adapter)
         if ranks.mesh != self.parallelism.mesh:
-            raise ConfigError("the ranks are of another layout", value=ranks.mesh, expected=self.parallelism.mesh)
+            raise ConfigError("the ranks have another layout", value=ranks.mesh, expected=self.parallelism.mesh)
         self._base = base_digest(policy.model) if adapter != "none" else None  # while the base is whole
         check_objective(objective, self.parallelism)
         self.layout = resolve_layout(policy.model, config.layout)
@@ -305,7 +309,9 @@ class Learner:
             raise ConfigError(problems)
         count = self._sum_over_data_ranks(sum(self.objective.count(batch) for batch in batches))
         if count == 0:
-            raise NothingToLearn("no target of this update has a learning weight", value=f"{len(batches)} batches")
+            raise NothingToLearn(
+                "no target of this update has a nonzero learning weight", value=f"{len(batches)} batches"
+            )
         lr = self.config.learning_rate(self.updates, self.share)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -552,9 +558,9 @@ class Learner:
                 checkpoint.wait()
             newest = checkpoint.find_newest() if checkpoint is not None else None
             raise NonFinite(
-                f"{progress.in_row} updates in a row were not finite, the last of them number {metrics.update}",
+                f"{progress.in_row} consecutive updates were not finite, up to update {metrics.update}",
                 value=f"loss {metrics.loss}, trajectories {', '.join(progress.skipped[-1][1][:8])}",
-                hint=f"lower train.lr; the last good checkpoint is {newest.name if newest else 'not there'}",
+                hint=f"lower --train.lr; the last good checkpoint is {newest.name if newest else 'missing'}",
             )
 
     @contextmanager

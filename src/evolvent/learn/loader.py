@@ -54,9 +54,11 @@ class DataOrder:
         self, lengths: Sequence[int], *, budget: int, capacity: int | None = None, together: int = 1, seed: int
     ) -> None:
         if capacity is not None and capacity > budget:
-            raise ConfigError([Problem("batch_tokens", f"a packed row of {capacity} tokens is more than {budget}")])
+            raise ConfigError(
+                [Problem("batch_tokens", f"got {budget}, expected at least {capacity}, the length of a packed row")]
+            )
         if len(lengths) % together:
-            raise BatchMismatch("a sample is incomplete", value=len(lengths), expected=f"a multiple of {together}")
+            raise BatchMismatch("incomplete sample", value=len(lengths), expected=f"a multiple of {together}")
         self._budget, self._capacity, self._together, self._seed = budget, capacity, together, seed
         by_sample = np.asarray(lengths, np.int64).reshape(-1, together)
         self._sizes = (by_sample.max(1) if capacity is None else by_sample.sum(1)).tolist()
@@ -97,7 +99,9 @@ class DataOrder:
         _, updates, starts = self._plan
         number = bisect_left(starts, position_in_epoch)
         if starts[number] != position_in_epoch:
-            raise BatchMismatch("a position inside an update", value=position_in_epoch, expected=starts[number - 1])
+            raise BatchMismatch(
+                "the position is inside an update", value=position_in_epoch, expected=starts[number - 1]
+            )
         self.position += starts[number + 1] - position_in_epoch
         return updates[number]
 
@@ -138,16 +142,16 @@ class LearnableSequences(Sequence[TokenSequence]):
 
     def __init__(self, parts: Sequence[TokenSequence], *, together: int, vocabulary: int, context: int) -> None:
         if len(parts) % together:
-            raise BatchMismatch("a sample is incomplete", value=len(parts), expected=f"a multiple of {together} parts")
+            raise BatchMismatch("incomplete sample", value=len(parts), expected=f"a multiple of {together} parts")
         sizes, counts = getattr(parts, "feeds", None), getattr(parts, "targets_each", None)
         feeds = np.asarray([sequence.feed for sequence in parts] if sizes is None else sizes, np.int64)
         is_complete = np.repeat((feeds.reshape(-1, together) > 0).all(1), together)
         self._parts, self._places = parts, np.flatnonzero(is_complete)
         if not len(self._places):
             raise NothingToLearn(
-                "no sequence has a token with a learning weight",
+                "no sequence has a token with a nonzero learning weight",
                 value=f"{len(parts)} sequences",
-                hint="check what was kept, and what flatten() refused",
+                hint="check the selected rows and the rows that flatten() refused",
             )
         self.trees = counts is None and any(sequence.parent is not None for sequence in parts)
         self._check = {"vocabulary": vocabulary, "context": context}
@@ -258,8 +262,8 @@ class RankBatcher:
                 [
                     Problem(
                         "parallelism",
-                        "rows with branches are learned with data parallelism alone",
-                        "leave tp and pp at 1",
+                        "rows with branches need pure data parallelism",
+                        "set tp and pp to 1",
                     )
                 ]
             )

@@ -104,7 +104,9 @@ def require_output(tensor: Tensor | None, name: str) -> Tensor:
         BatchMismatch: the output is missing.
     """
     if tensor is None:
-        raise BatchMismatch(f"the model's outputs have no {name!r}", expected="what the objective's `needs` names")
+        raise BatchMismatch(
+            f"the model's outputs lack {name!r}", expected="the outputs that the objective's `needs` lists"
+        )
     return tensor
 
 
@@ -117,11 +119,11 @@ def _get_column(batch: Batch, name: str) -> Tensor:
 
 
 _COLUMN_HINTS = {
-    "reference": "make it with learn.annotate.annotate(policy, parts)",
-    "returns": "make it with learn.preferences.with_returns(...)",
-    "outcome": "make it with learn.preferences.outcome_readout(...)",
-    "label": "make it with reward.process.prepare(...)",
-    "teacher_logprobs": "make it with learn.annotate.annotate(teacher, parts, teacher_k=...)",
+    "reference": "compute it with learn.annotate.annotate(policy, sequences)",
+    "returns": "compute it with learn.preferences.add_returns(...)",
+    "outcome": "compute it with learn.preferences.append_outcome_readout(...)",
+    "label": "compute it with reward.process.prepare_rows(...)",
+    "teacher_logprobs": "compute it with learn.annotate.annotate(teacher, sequences, teacher_k=...)",
 }
 
 
@@ -163,7 +165,9 @@ def _count_pairs(batch: Batch) -> int:
     )
     if len(samples) % 2 or not is_complete:
         raise BatchMismatch(
-            "a batch in which pairs are torn apart", value=samples, expected="2i (chosen) before 2i + 1 (rejected)"
+            "the batch separates the two sides of a pair",
+            value=samples,
+            expected="2i (chosen) before 2i + 1 (rejected)",
         )
     return len(samples) // 2
 
@@ -171,7 +175,7 @@ def _count_pairs(batch: Batch) -> int:
 def _sum_by_side(values: Tensor, batch: Batch, weights: Tensor) -> Tensor:
     """Computes weighted sums of the targets' values as `[P, 2]`: chosen, rejected."""
     if batch.sequence is None:
-        raise BatchMismatch("a batch of pairs does not say which sequence its targets belong to", value="sequence None")
+        raise BatchMismatch("the batch of pairs has no sequence index", value="sequence=None")
     pairs = _count_pairs(batch)
     return losses.sum_per_sequence(values, weights, batch.sequence, count=2 * pairs).view(pairs, 2)
 
@@ -197,6 +201,14 @@ def pair_margins(outputs: Outputs, batch: Batch, *, per_token: bool = False) -> 
 
     Raises:
         BatchMismatch: there is no column "reference", or the batch is not made of pairs.
+
+    >>> index, reference = torch.arange(4), torch.tensor([-1.0, -1.0, -1.0, -1.0])
+    >>> batch = Batch(
+    ...     index[None], index, index, torch.ones(4), (0, 1), 4,
+    ...     sequence=torch.tensor([0, 0, 1, 1]), columns={"reference": reference},
+    ... )
+    >>> pair_margins(Outputs(torch.tensor([-0.5, -1.0, -2.0, -1.0])), batch)  # 0.5 - -1.0
+    tensor([1.5000])
     """
     ratios = require_output(outputs.logprobs, "logprobs") - _get_column(batch, "reference")
     sides = _sum_by_side(ratios, batch, batch.weights)
@@ -238,15 +250,18 @@ def dpo_objective(
     Raises:
         ConfigError: a setting is out of its range.
 
-    >>> dpo_objective(beta=0.1).settings[0]
-    ('beta', 0.1)
+    >>> objective = dpo_objective(beta=0.1)
+    >>> objective.needs, objective.together
+    (('logprobs', 'reference'), 2)
+    >>> losses.dpo(torch.tensor([0.0, 1.0, 2.0]), beta=0.1)  # the sum over three margins
+    tensor(1.9357)
     """
     _check_settings(
-        (beta <= 0, "beta", f"must be above 0, got {beta}"),
-        (kind not in ("sigmoid", "ipo"), "kind", f"must be 'sigmoid' or 'ipo', got {kind!r}"),
-        (not 0 <= smoothing < 0.5, "smoothing", f"must be 0 or more and below 0.5, got {smoothing}"),
-        (kind == "ipo" and smoothing != 0, "smoothing", f"ipo has none, got {smoothing}"),
-        (sft < 0, "sft", f"must be 0 or more, got {sft}"),
+        (beta <= 0, "beta", f"got {beta}, expected above 0"),
+        (kind not in ("sigmoid", "ipo"), "kind", f"got {kind!r}, expected 'sigmoid' or 'ipo'"),
+        (not 0 <= smoothing < 0.5, "smoothing", f"got {smoothing}, expected 0 or more and below 0.5"),
+        (kind == "ipo" and smoothing != 0, "smoothing", f"got {smoothing}, expected 0 for ipo"),
+        (sft < 0, "sft", f"got {sft}, expected 0 or more"),
     )
     loss = partial(_dpo_loss, beta=beta, kind=kind, smoothing=smoothing, per_token=per_token, sft=sft)
     settings = (("beta", beta), ("kind", kind), ("smoothing", smoothing), ("per_token", per_token), ("sft", sft))
@@ -270,8 +285,10 @@ def reward_pairs_objective(*, center: float = 0.0) -> Objective:
 
     >>> reward_pairs_objective().needs
     ('values',)
+    >>> losses.bradley_terry(torch.tensor([1.0, 2.0, 0.0]), torch.zeros(3))  # the sum over three pairs
+    tensor(1.1333)
     """
-    _check_settings((center < 0, "center", f"must be 0 or more, got {center}"))
+    _check_settings((center < 0, "center", f"got {center}, expected 0 or more"))
     return Objective(
         "reward_pairs", partial(_reward_pairs_loss, center=center), _count_pairs, ("values",), 2, (("center", center),)
     )
@@ -293,7 +310,7 @@ def _span_labels_loss(outputs: Outputs, batch: Batch, *, soft: bool) -> tuple[Te
     label_logprobs, labels = require_output(outputs.teacher, "teacher"), _get_column(batch, "label")
     if label_logprobs.shape[-1] != 2:
         raise BatchMismatch(
-            "not two label words", value=label_logprobs.shape[-1], expected="[good, bad] in 'teacher_ids'"
+            "wrong number of label tokens", value=label_logprobs.shape[-1], expected="[good, bad] in 'teacher_ids'"
         )
     targets = labels if soft else (labels > 0).to(labels.dtype)
     return losses.two_label_error(label_logprobs, targets, batch.weights), _count_targets(batch)
@@ -335,8 +352,10 @@ def value_objective(*, huber: float | None = None) -> Objective:
 
     >>> value_objective(huber=1.0).settings
     (('huber', 1.0),)
+    >>> losses.value_error(torch.tensor([0.0, 1.0, 3.0]), torch.ones(3), torch.ones(3))  # (1 + 0 + 4) / 2
+    tensor(2.5000)
     """
-    _check_settings((huber is not None and huber <= 0, "huber", f"must be above 0, got {huber}"))
+    _check_settings((huber is not None and huber <= 0, "huber", f"got {huber}, expected above 0"))
     return Objective(
         "value", partial(_value_loss, huber=huber), _count_targets, ("values",), settings=(("huber", huber),)
     )
@@ -369,8 +388,8 @@ def distill_objective(*, temperature: float = 1.0, share: float = 1.0) -> Object
     ('teacher', 'logprobs')
     """
     _check_settings(
-        (temperature <= 0, "temperature", f"must be above 0, got {temperature}"),
-        (not 0 < share <= 1, "share", f"must be above 0 and at most 1, got {share}"),
+        (temperature <= 0, "temperature", f"got {temperature}, expected above 0"),
+        (not 0 < share <= 1, "share", f"got {share}, expected above 0 and at most 1"),
     )
     needs: tuple[Need, ...] = ("teacher",) if share == 1 else ("teacher", "logprobs")
     loss = partial(_distill_loss, temperature=temperature, share=share)

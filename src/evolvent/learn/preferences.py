@@ -62,8 +62,8 @@ def build_pairs(
         ConfigError: `max_per_group` is below 1, or the margin is negative.
     """
     problems = [
-        *([Problem("most", f"must be 1 or more, got {max_per_group}")] if max_per_group < 1 else []),
-        *([Problem("margin", f"must be 0 or more, got {margin}")] if not margin >= 0 else []),
+        *([Problem("most", f"got {max_per_group}, expected 1 or more")] if max_per_group < 1 else []),
+        *([Problem("margin", f"got {margin}, expected 0 or more")] if not margin >= 0 else []),
     ]
     if problems:
         raise ConfigError(problems)
@@ -140,9 +140,9 @@ class _SequenceCache:
         if len(sequences) != 1 or not sequences[0].feed:
             learned = sum(sequence.feed > 0 for sequence in sequences)
             raise SampleInvalid(
-                "not one sequence with something to learn",
+                "the episode has no single sequence to learn",
                 value=f"{learned} of {len(sequences)}",
-                expected="an episode whose turns extend each other",
+                expected="an episode in which each turn extends the last",
             )
         return sequences[0]
 

@@ -160,12 +160,12 @@ def resolve_sharing(model: PreTrainedModel, layout: Layout, parallelism: Paralle
     if layout != "shared":
         return None
     if parallelism.tp * parallelism.pp > 1:
-        message = "are learned with data parallelism alone"
+        message = "need pure data parallelism"
     elif not (can_pack(model) and _separates_sequences(model)):
-        message = f"need full attention and positions as they are given, {model.config.model_type} has something else"
+        message = f"need full attention and explicit positions, but {model.config.model_type} has other layers"
     else:
         return PrefixSharing.from_model(model)
-    raise ConfigError([Problem("layout", f"shared rows {message}", "use 'bucketed': it has the same loss")])
+    raise ConfigError([Problem("layout", f"shared rows {message}", "set layout to 'bucketed'; the loss is the same")])
 
 
 def resolve_rl_layout(layout: Layout, model: PreTrainedModel) -> Layout:

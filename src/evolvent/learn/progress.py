@@ -227,9 +227,13 @@ def check_resumes(config: OptimizerConfig) -> None:
     with boundary(ConfigError, f"optimizer {config.name!r} failed where it was stopped and resumed"):
         uninterrupted, resumed = (_run_rehearsal(config, stop=stop) for stop in (None, _REHEARSAL_STOP))
     if resumed is None or uninterrupted is None or repr(uninterrupted) != repr(resumed):
-        message = f"{config.name} keeps more than a checkpoint holds: a resumed training would not be the same"
+        message = f"{config.name} has state that a checkpoint does not hold, so training could not resume exactly"
         raise ConfigError(
-            [Problem("optimizer.name", message, "use adamw, adan, lion, adafactor or another that resumes")]
+            [
+                Problem(
+                    "optimizer.name", message, "use adamw, adan, lion, adafactor or another optimizer that can resume"
+                )
+            ]
         )
 
 
@@ -482,7 +486,7 @@ def restore_progress(
             train_state.optimizer.state.clear()
         raise
     if saved is None or "losses" not in saved.tensors["record"]:
-        raise StateMissing("the checkpoint has no tensor 'losses' of its record", value=str(stored.path))
+        raise StateMissing("the checkpoint lacks the tensor 'losses'", value=str(stored.path))
     train_state.sync_tied_weights()
     values = saved.values
     train_state.restore_numbers(values.get("numbers", {}))  # checkpoints of earlier versions have none
@@ -501,9 +505,7 @@ def _check_identity(saved: Mapping[str, str], ours: Mapping[str, str]) -> None:
             continue
         message = f"the checkpoint was made with another {name}"
         if name == "tokenizer":
-            raise VocabularyMismatch(
-                message, value=value, expected=saved_value, hint="resume with the policy it was made with"
-            )
+            raise VocabularyMismatch(message, value=value, expected=saved_value, hint="resume with the same policy")
         own_difference, saved_difference = _format_differences(value, saved_value or "")
         raise ConfigError(
             message,

@@ -64,13 +64,13 @@ class ReadingConfig(Config):
     @model_validator(mode="after")
     def _check_combination(self) -> ReadingConfig:
         if self.kind == "pairs" and self.overlong == "split":
-            raise ValueError("a pair cannot be split: refuse or truncate it")
+            raise ValueError("preference pairs cannot be split; set overlong to 'refuse' or 'truncate'")
         if self.join and self.kind != "text":
-            raise ValueError("only documents of raw text are joined")
+            raise ValueError("only raw text documents can be joined; set join to false")
         if self.overlap and not (self.join or self.overlong == "split"):
-            raise ValueError("an overlap is of windows: too_long must be split, or join true")
+            raise ValueError("overlap needs windows; set overlong to 'split' or join to true")
         if self.context is not None and self.overlap >= self.context:
-            raise ValueError("the overlap must be shorter than the context")
+            raise ValueError("overlap must be less than context")
         return self
 
     def max_tokens(self, policy: Policy) -> int:
@@ -82,7 +82,7 @@ class ReadingConfig(Config):
         context = self.context or policy.context
         if not self.overlap < context <= policy.context:
             raise ConfigError(
-                "a context that does not fit the policy",
+                "context out of range for the policy",
                 value=context,
                 expected=f"{self.overlap + 1} to {policy.context} tokens",
             )
@@ -170,7 +170,7 @@ def read_trajectories(
             context=np.iinfo(np.int64).max,
         )
         if not any(sequence.feed for sequence in flattened.sequences):
-            raise SampleInvalid("an episode with nothing to learn", value=f"{len(trajectory.steps)} steps")
+            raise SampleInvalid("the episode has nothing to learn", value=f"{len(trajectory.steps)} steps")
         sequences = [
             sequence if transform is None else transform(trajectory, sequence)
             for sequence in flattened.sequences
@@ -221,7 +221,7 @@ def document_encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list
     end, begin = tokenizer.eos_token_id, tokenizer.bos_token_id
     if end is None:
         raise ConfigError(
-            "the tokenizer has no end-of-text token to put between documents",
+            "the tokenizer lacks an end-of-text token to separate documents",
             value=type(tokenizer).__name__,
             hint="set its eos_token",
         )
@@ -232,10 +232,10 @@ def document_encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list
         _check_text(text)
         ids = list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
         if not ids or not text.strip():
-            raise SampleInvalid("a document without text", value=repr(text[:40]))
+            raise SampleInvalid("the document has no text", value=repr(text[:40]))
         if unknown_id is not None and unknown_id in ids:
             raise VocabularyMismatch(
-                "a word that the policy's vocabulary does not have",
+                "a word is missing from the policy's vocabulary",
                 value=text[:80],
                 hint="use a model with an open vocabulary",
             )
@@ -250,7 +250,9 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise SampleInvalid(
-            "text with half a character", value=repr(text[error.start : error.end]), expected="text that UTF-8 can hold"
+            "text contains a lone surrogate",
+            value=repr(text[error.start : error.end]),
+            expected="text that can be encoded as UTF-8",
         ) from error
 
 
@@ -318,7 +320,7 @@ def conversation_sequence(
             continue
         if message.calls:
             raise SampleInvalid(
-                "a reply that calls tools",
+                "the reply calls tools",
                 value=message.calls[0].name,
                 expected="text",
                 hint="use a model whose chat template has a form for calls",
@@ -362,7 +364,7 @@ def _check_conversation(messages: Sequence[Message]) -> None:
     for number, message in enumerate(messages):
         _check_text(message.text)
         if message.role == "assistant" and number and messages[number - 1].role == "assistant":
-            raise SampleInvalid(f"message {number} is a reply right after a reply", value=message.text[:80])
+            raise SampleInvalid(f"message {number} is a reply that follows a reply", value=message.text[:80])
 
 
 def _template_sequence(
@@ -380,7 +382,7 @@ def _require_learned(
     pieces: Sequence[tuple[int, int, float]], messages: Sequence[Message]
 ) -> Sequence[tuple[int, int, float]]:
     if not any(weight for _, _, weight in pieces):
-        raise SampleInvalid("a conversation without a reply to learn", value=f"{len(messages)} messages")
+        raise SampleInvalid("the conversation has no reply to learn", value=f"{len(messages)} messages")
     return pieces
 
 
@@ -413,13 +415,13 @@ def _reply_weight(message: Message) -> float:
     weight = message.extra.get("weight")
     weight = 1 if weight is None else weight  # tables fill what is missing with null
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-        raise SampleInvalid("a weight of a reply that is no number", value=weight, expected="a finite number")
+        raise SampleInvalid("the weight of a reply is not a number", value=weight, expected="a finite number")
     return float(weight) if message.text.strip() or message.calls else 0.0
 
 
 def _form_error(row: Any, expected: str) -> EvolventError:
     keys = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
-    return SampleInvalid("a row of another form", value=keys, expected=expected)
+    return SampleInvalid("unknown row format", value=keys, expected=expected)
 
 
 def _parse_messages(value: Any, role: str) -> list[Message]:
@@ -427,7 +429,7 @@ def _parse_messages(value: Any, role: str) -> list[Message]:
     if isinstance(value, str):
         return [Message(role, value)]
     if not isinstance(value, list) or not value:
-        raise SampleInvalid(f"a part of a row that is neither text nor messages ({role})", value=value)
+        raise SampleInvalid(f"the {role} of the row is neither text nor messages", value=value)
     return [Message.of_openai(message) for message in value]
 
 
@@ -465,7 +467,9 @@ def _split_pair(row: Any) -> tuple[list[Message], list[Message], list[Message]]:
     if row.get("prompt") is not None:
         return _parse_messages(row["prompt"], "user"), chosen_messages, rejected_messages
     if isinstance(row["chosen"], str) or isinstance(row["rejected"], str):
-        raise SampleInvalid("a pair of texts without a prompt", value=sorted(map(str, row)), expected='"prompt" too')
+        raise SampleInvalid(
+            "the pair of texts has no prompt", value=sorted(map(str, row)), expected='also the field "prompt"'
+        )
     num_shared = 0
     while (
         num_shared < min(len(chosen_messages), len(rejected_messages))
@@ -480,7 +484,7 @@ def _pair_sequences(
 ) -> list[TokenSequence]:
     prompt, *sides = _split_pair(row)
     if sides[0] == sides[1]:
-        raise SampleInvalid("a pair whose sides are equal", value=sides[0][0].text[:80] if sides[0] else "no reply")
+        raise SampleInvalid("both sides of the pair are equal", value=sides[0][0].text[:80] if sides[0] else "no reply")
     side_sequences = [
         conversation_sequence(
             f"{location}/{name}", [*prompt, *side], dialect, tools=get_tools(row), first_learned=len(prompt)

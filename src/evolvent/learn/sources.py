@@ -44,7 +44,7 @@ def read_json_lines(
             except (ValueError, RecursionError) as error:
                 if intake is not None:
                     intake.rows += 1
-                    intake.refuse(location, SampleInvalid("not JSON", value=str(error)))
+                    intake.refuse(location, SampleInvalid("not valid JSON", value=str(error)))
                 continue
             yield location, _rename_columns(row, columns)
 
@@ -85,11 +85,11 @@ def open_dataset(path: Path | str, *, split: str = "train") -> Dataset | Iterabl
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise ConfigError([Problem("data", f"no such folder: {folder}")])
+        raise ConfigError([Problem("data", f"folder {folder} not found")])
     try:
         import datasets
     except ImportError as error:
-        raise MissingExtra("data", "a data set of Hugging Face") from error
+        raise MissingExtra("data", "reading a Hugging Face data set") from error
     is_saved_dataset = (folder / "dataset_dict.json").exists() or (folder / "state.json").exists()
     with boundary(SampleInvalid, f"{folder} cannot be read as a data set"):
         dataset = (

@@ -26,7 +26,7 @@ def build_demonstration(
         NothingToLearn: the target is empty.
     """
     if not target:
-        raise NothingToLearn(f"the demonstration {name!r} writes nothing", value=0, expected="at least one token")
+        raise NothingToLearn(f"demonstration {name!r} is empty", value=0, expected="at least one token")
     total = len(prompt) + len(target)
     written = np.arange(total) >= len(prompt)
     weights = np.where(written, np.float32(weight), np.float32(0.0))

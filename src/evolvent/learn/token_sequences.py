@@ -201,10 +201,10 @@ def check_sequences(sequences: Sequence[TokenSequence], *, vocabulary: int, cont
         if len(sequence) and not 0 <= int(sequence.ids.min()) <= int(sequence.ids.max()) < vocabulary:
             invalid_ids = sequence.ids[(sequence.ids < 0) | (sequence.ids >= vocabulary)]
             raise VocabularyMismatch(
-                f"trajectory {sequence.trajectory!r} has a token id that the model does not know",
+                f"trajectory {sequence.trajectory!r} has a token id out of range",
                 value=int(invalid_ids[0]),
                 expected=f"0 to {vocabulary - 1}",
-                hint="flatten it with the dialect of the policy that learns",
+                hint="flatten it with the dialect of the trained policy",
             )
 
 
@@ -218,7 +218,7 @@ def _flatten_generations(trajectory: Trajectory, stop_ids: frozenset[int], scale
     for index, (_, _, generation) in enumerate(generations):
         if generation.extends is not None and not 0 <= generation.extends < index:
             raise BatchMismatch(
-                f"a generation of trajectory {trajectory.id!r} extends one that is not before it",
+                f"a generation of trajectory {trajectory.id!r} does not extend an earlier generation",
                 value=generation.extends,
                 expected=f"0 to {index - 1}",
             )
@@ -434,7 +434,7 @@ def pack_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         size = lengths[index]
         if size > capacity:
-            raise BatchMismatch("a sequence longer than a packed row", value=size, expected=f"at most {capacity}")
+            raise BatchMismatch("the sequence is longer than a packed row", value=size, expected=f"at most {capacity}")
         slot = bisect_left(free_space, (size, -1))
         if slot < len(free_space):
             free, row = free_space.pop(slot)
@@ -457,7 +457,7 @@ def common_columns(sequences: SequenceSource, selected: Sequence[int]) -> Mappin
     for index in selected:
         if sequences[index].columns.keys() != columns.keys():
             raise BatchMismatch(
-                f"sequence {sequences[index].trajectory!r} has other columns than those beside it",
+                f"columns of sequence {sequences[index].trajectory!r} differ from the other sequences",
                 value=sorted(sequences[index].columns),
                 expected=sorted(columns),
             )

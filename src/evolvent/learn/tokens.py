@@ -86,7 +86,7 @@ class ArrayWriter:
     def __init__(self, path: Path, dtype: DTypeLike, row: tuple[int, ...] = ()) -> None:
         self._path, self._dtype, self._row = path, np.dtype(dtype).newbyteorder("<"), row
         if self._dtype.kind not in "biuf" or not all(row):
-            raise BatchMismatch(f"{path.stem} holds no numbers", value=f"{self._dtype} {row}", expected="numbers")
+            raise BatchMismatch(f"{path.stem} does not hold numbers", value=f"{self._dtype} {row}", expected="numbers")
         self._rows, self._constant = 0, b""
         self._file: BinaryIO | None = None
         self._digests: list[bytes] = []
@@ -101,7 +101,7 @@ class ArrayWriter:
         """
         if rows.shape[1:] != self._row or rows.dtype.newbyteorder("<") != self._dtype:
             raise BatchMismatch(
-                f"rows of {self._path.stem} differ from those before",
+                f"rows of {self._path.stem} differ from earlier rows",
                 value=f"{rows.dtype} {rows.shape[1:]}",
                 expected=f"{self._dtype} {self._row}",
             )
@@ -187,7 +187,9 @@ class ArrayReader:
         if file_size is None:
             raise Incomplete(f"{path} is missing", expected=f"{layout.size} bytes")
         if file_size != layout.size or len(self._digests) != DIGEST * layout.blocks:
-            raise HashMismatch(f"{path} is not what was written", value=f"{file_size} bytes", expected=f"{layout.size}")
+            raise HashMismatch(
+                f"{path} has changed since it was written", value=f"{file_size} bytes", expected=f"{layout.size}"
+            )
         with disk_errors(path):
             return np.asarray(np.memmap(path, np.uint8, "r"))
 
@@ -213,9 +215,9 @@ class ArrayReader:
         data = self._bytes[block * BLOCK : (block + 1) * BLOCK]
         if hashlib.sha256(data.data).digest() != self._digests[block * DIGEST : (block + 1) * DIGEST]:
             raise HashMismatch(
-                f"{self._path} is not what was written",
+                f"{self._path} has changed since it was written",
                 value=f"bytes {block * BLOCK} to {block * BLOCK + len(data) - 1} changed",
-                hint="remove the folder and tokenise again",
+                hint="remove the folder and tokenize again",
             )
         self._checked[block] = True
 
@@ -280,11 +282,13 @@ def write_tokens(
 def _open_existing(folder: Path, source: str | None) -> TokenFile:
     """Opens the tokens that are in the folder already, if they are of this source."""
     if not (folder / _MANIFEST).exists():
-        raise ConfigError(f"{folder} is in the way", value="a folder without tokens", hint="choose another folder")
+        raise ConfigError(
+            f"{folder} already exists", value="a folder that does not hold tokens", hint="choose another folder"
+        )
     tokens = TokenFile(folder)
     if source is None or tokens.source != source:
         raise ConfigError(
-            f"{folder} holds tokens of another source",
+            f"{folder} holds the tokens of another source",
             value=tokens.source,
             expected=source or "a source with a digest",
             hint="remove it, or choose another folder",
@@ -305,7 +309,7 @@ def _write_folder(
             writing.add(sequence)
         if not writing.targets:
             raise NothingToLearn(
-                "no sequence has a token with a learning weight",
+                "no sequence has a token with a nonzero learning weight",
                 value=f"{writing.count} sequences" + (f", {intake.refused} rows refused" if intake is not None else ""),
                 hint=str(intake.problems[0]) if intake is not None and intake.problems else "check the source",
             )
@@ -348,8 +352,8 @@ class _CorpusWriter:
         if sequence.parent is not None:
             raise BatchMismatch(
                 f"sequence {sequence.trajectory!r} has branches",
-                expected="one token after the other",
-                hint="learn it from memory",
+                expected="a sequence without branches",
+                hint="train on it from memory",
             )
         columns = self._column_writers(sequence)
         marks = sequence.written.astype(np.uint8) | sequence.sampled.astype(np.uint8) << np.uint8(1)
@@ -375,7 +379,7 @@ class _CorpusWriter:
             }
         if set(sequence.columns) != set(self._columns):
             raise BatchMismatch(
-                f"sequence {sequence.trajectory!r} has other columns than those before it",
+                f"columns of sequence {sequence.trajectory!r} differ from earlier sequences",
                 value=sorted(sequence.columns),
                 expected=sorted(self._columns),
             )
@@ -485,16 +489,16 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     with disk_errors(path):
         raw = path.read_bytes() if path.exists() else None
     if raw is None:
-        raise Incomplete(f"{folder} holds no tokens", expected=_MANIFEST, value="no such file")
+        raise Incomplete(f"{folder} does not hold tokens", expected=_MANIFEST, value="file not found")
     try:
         manifest = dict(json.loads(raw))
     except (ValueError, TypeError) as error:
-        raise HashMismatch(f"{path} is not what was written", value=str(error)) from error
+        raise HashMismatch(f"{path} has changed since it was written", value=str(error)) from error
     if manifest.get("format") != _FORMAT:
-        raise UnknownSchema(f"{path} is of another format", value=manifest.get("format"), expected=_FORMAT)
+        raise UnknownSchema(f"{path} has another format", value=manifest.get("format"), expected=_FORMAT)
     written = manifest.pop("sha256", None)
     if written != _sha256(manifest):
-        raise HashMismatch(f"{path} is not what was written", value=_sha256(manifest), expected=written)
+        raise HashMismatch(f"{path} has changed since it was written", value=_sha256(manifest), expected=written)
     return manifest
 
 
@@ -509,7 +513,7 @@ def _open_arrays(folder: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[st
     if digests is None:
         raise Incomplete(f"{path} is missing")
     if hashlib.sha256(digests).hexdigest() != manifest["blocks"]:
-        raise HashMismatch(f"{path} is not what was written", expected=f"sha256 {manifest['blocks']}")
+        raise HashMismatch(f"{path} has changed since it was written", expected=f"sha256 {manifest['blocks']}")
     offset = columns = 0
     for name, entry in manifest["arrays"].items():
         layout = Layout(entry["dtype"], entry["rows"], tuple(entry["row"]), entry["constant"])

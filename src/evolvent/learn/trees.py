@@ -36,9 +36,9 @@ def add_branches(
     invalid = [position for position, ids in branches if not 0 <= position < len(trunk) or not ids]
     if invalid or any(len(values) != count for values in columns.values()):
         raise BatchMismatch(
-            f"branches that do not fit trajectory {trunk.trajectory!r}",
+            f"invalid branches of trajectory {trunk.trajectory!r}",
             value=invalid[:5],
-            expected="a place in it, at least one token, columns of as many",
+            expected="a position in it, at least one token, and columns of the same length",
         )
     parent = list(range(-1, len(trunk) - 1)) if trunk.parent is None else trunk.parent.tolist()
     step, ids = [], []

@@ -127,7 +127,7 @@ def fit_to_context(
         return [sequence]
     if overlong == "refuse":
         raise SampleInvalid(
-            "longer than the context",
+            "the sequence is longer than the context",
             value=f"{len(sequence)} tokens",
             expected=f"at most {context}",
             hint="truncate or split such samples, or use a longer context",
@@ -139,11 +139,11 @@ def fit_to_context(
     )
     if not pieces or not pieces[0].feed:
         raise SampleInvalid(
-            "nothing that is learned fits into the context",
+            "no learned token fits into the context",
             value=f"{len(sequence)} tokens, the first learned one number {int(np.flatnonzero(sequence.weight)[0])}"
             if sequence.feed
             else f"{len(sequence)} tokens, none learned",
-            expected=f"a learned one among the first {context}",
+            expected=f"a learned token among the first {context}",
         )
     if intake is not None:
         intake.truncated += overlong == "truncate"

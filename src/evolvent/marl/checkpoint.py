@@ -79,17 +79,17 @@ def read_state(path: Path, learner: TeamLearner, *, settings: Mapping[str, objec
             row = json.loads((opened.metadata() or {})["state"])
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise CorruptRecord(f"{path} is no state of a team's training: {error}", offset=0) from error
+        raise CorruptRecord(f"{path} is not the state of a team's training: {error}", offset=0) from error
     current_settings, saved_settings = json.loads(json.dumps(dict(settings))), row["settings"]
     differing = sorted(
         name for name in {*current_settings, *saved_settings} if current_settings.get(name) != saved_settings.get(name)
     )
     if differing:
         raise ConfigError(
-            f"{path} is the state of a training with other settings",
+            f"{path} belongs to a training job with other settings",
             value={name: saved_settings.get(name) for name in differing},
             expected={name: current_settings.get(name) for name in differing},
-            hint="give another folder",
+            hint="use another folder",
         )
     learner.restore(
         {name.removeprefix("learner/"): value for name, value in tensors.items() if name.startswith("learner/")},

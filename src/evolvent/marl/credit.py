@@ -142,6 +142,25 @@ def estimate_team_advantages(
         BatchMismatch: values have other axes.
         NothingToLearn: all episodes were lost.
         NonFinite: a value is not finite.
+
+    >>> from evolvent.worlds.teams.base import Discrete, TeamSpec, TeamView
+    >>> steps, flags, zeros = (3, 1), np.zeros((3, 1), bool), np.zeros((3, 1), np.int64)
+    >>> rollout = ArrayRollout(
+    ...     spec=TeamSpec(agents=1, observation=1, actions=Discrete(2), horizon=3),
+    ...     observation=np.zeros((3, 1, 1, 1), np.float32), alive=np.ones((3, 1, 1), bool), available=None, state=None,
+    ...     actions=np.zeros((3, 1, 1), np.int64), logp=np.zeros((3, 1, 1), np.float32),
+    ...     value=np.full((3, 1, 1), 0.5, np.float32), reward=np.array([[0.0], [0.0], [1.0]]),
+    ...     terminated=np.array([[False], [False], [True]]), truncated=flags, lost=flags, number=zeros, time=zeros,
+    ...     success=None, final=None, final_at=np.zeros((0, 2), np.int64),
+    ...     last=TeamView(
+    ...         observation=np.zeros((1, 1, 1), np.float32), alive=np.ones((1, 1), bool), number=zeros[0], time=zeros[0]
+    ...     ),
+    ... )
+    >>> credit = estimate_team_advantages(
+    ...     rollout, last_values=[[0.0]], final_values=np.zeros((0, 1)), gamma=1.0, gae_lambda=1.0
+    ... )
+    >>> credit.advantage[:, 0, 0].tolist()  # the return 1 minus the value 0.5
+    [0.5, 0.5, 0.5]
     """
     norm = norm or ValueNormalizer()
     steps, rows = rollout.reward.shape
@@ -153,13 +172,13 @@ def estimate_team_advantages(
         len(rollout.final_at) and values_at_cuts.shape != (len(rollout.final_at), agents)
     ):
         raise BatchMismatch(
-            "values of what follows",
+            "bootstrap values have the wrong shape",
             value=(values_after.shape, values_at_cuts.shape),
             expected=((rows, agents), (len(rollout.final_at), agents)),
         )
     learned = rollout.alive & ~rollout.lost[..., None]
     if not learned.any():
-        raise NothingToLearn("nobody decided anything in episodes that were not lost", value=f"{steps} x {rows}")
+        raise NothingToLearn("no agent made a decision in the episodes that completed", value=f"{steps} x {rows}")
     values = np.where(rollout.lost[..., None] | ~rollout.alive.any(-1, keepdims=True), 0.0, values)  # nobody's: 0
     bootstrap = np.zeros((steps, rows, agents))
     bootstrap[-1] = fill_dead_values(values_after, rollout.last.alive)

@@ -37,7 +37,7 @@ def team_shape(spec: TeamSpec, kind: str = "mat", **settings: int | bool) -> Tea
     try:
         return TeamShape(**arguments, **space, **settings)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ConfigError("no network of a team", value=str(error)) from error
+        raise ConfigError("invalid team network", value=str(error)) from error
 
 
 def view_tensors(view: TeamView, device: torch.device | None = None) -> TeamInputs:
@@ -86,7 +86,7 @@ def _build_tensors(
 
     observation_tensor = to_device(np.asarray(observation, np.float32))
     if observation_tensor is None:
-        raise ConfigError("a team that sees nothing")
+        raise ConfigError("the team has no observations")
     return TeamInputs(
         observation_tensor,
         None if alive.all() else to_device(alive),

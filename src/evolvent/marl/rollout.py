@@ -82,7 +82,7 @@ class ArrayRollout:
         final: the observations where episodes were cut, K of them; None where K is 0.
         final_at: `[K, 2]` int64, the (t, e) of each.
     Raises:
-        BatchMismatch: arrays do not fit each other, an episode both terminated and was cut, or a cut has no final
+        BatchMismatch: arrays do not fit each other, an episode was both terminated and truncated, or a cut has no final
             view.
         NonFinite: a reward, observation, log-probability or value is not finite; the message names its position.
     """
@@ -124,10 +124,12 @@ class ArrayRollout:
         }
         for name, shape in expected.items():
             if getattr(self, name).shape != shape:
-                raise BatchMismatch(f"a rollout's {name}", value=getattr(self, name).shape, expected=shape)
+                raise BatchMismatch(
+                    f"wrong shape of the rollout's {name}", value=getattr(self, name).shape, expected=shape
+                )
         if (self.terminated & self.truncated).any():
             raise BatchMismatch(
-                "an episode both terminated and was cut",
+                "an episode was both terminated and truncated",
                 value=np.argwhere(self.terminated & self.truncated)[0].tolist(),
             )
         self._check_cuts()
@@ -151,9 +153,9 @@ class ArrayRollout:
         missing = [tuple(position) for position in cuts.tolist() if tuple(position) not in final_positions]
         if missing or num_views != len(self.final_at):
             raise BatchMismatch(
-                "a cut episode without what was seen at its end",
+                "a truncated episode has no final observation",
                 value=missing[:3] or num_views,
-                expected=f"{len(self.final_at)} final views, one a cut",
+                expected=f"{len(self.final_at)} final views, one per truncation",
             )
 
     @property
@@ -193,7 +195,7 @@ def collect_ended(rollout: ArrayRollout, running: Floats) -> tuple[EndedEpisodes
     """
     steps, rows = rollout.reward.shape
     if np.shape(running) != (rows,):
-        raise BatchMismatch("what running episodes have earned", value=np.shape(running), expected=(rows,))
+        raise BatchMismatch("wrong shape of the returns of running episodes", value=np.shape(running), expected=(rows,))
     returns_so_far, returns = np.array(running, np.float64), np.zeros((steps, rows))
     has_ended = rollout.ended
     for step in range(steps):
@@ -231,7 +233,7 @@ def draw_uniforms(seed: int, number: NDArray[np.int64], time: NDArray[np.int64],
     """
     if agents > _MAX_AGENTS or parts > _MAX_PARTS:
         raise ConfigError(
-            "too many draws for one decision",
+            "too many samples for one decision",
             value=f"{agents} agents, {parts} parts",
             expected=f"at most {_MAX_AGENTS} agents, {_MAX_PARTS} parts",
         )

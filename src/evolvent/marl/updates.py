@@ -243,7 +243,7 @@ class TeamLearner:
         model = policy.model
         if model.shape.prefix_values != (settings.credit == "part"):
             conflict = f"credit={settings.credit}, prefix_values={model.shape.prefix_values}"
-            raise ShapeMismatch("credit by parts needs values of prefixes, and only that does", value=conflict)
+            raise ShapeMismatch("prefix values and credit by parts must be used together", value=conflict)
         if isinstance(model, TeamActors) and model.shape.kind == "happo":
             actors = [model.actor_parameters(i) for i in range(len(model.actors))]
             groups: list[Sequence[Tensor]] = [*actors, list(model.critic.parameters())]
@@ -344,7 +344,7 @@ class TeamLearner:
         """
         model, settings, rows = self.model, self.settings, []
         if not isinstance(model, TeamActors):
-            raise ShapeMismatch("only separate actors are updated one after the other", value=model.shape.kind)
+            raise ShapeMismatch("sequential updates need separate actors", value=model.shape.kind)
         for agent in map(
             int, sample_rng("team-order", self.seed, self.updates).permutation(buffer.old_logprobs.shape[1])
         ):
@@ -403,7 +403,7 @@ class TeamLearner:
         try:
             self.model.load_state_dict(weights)
         except RuntimeError as error:
-            raise ShapeMismatch("a state of another network", value=str(error)) from error
+            raise ShapeMismatch("the state belongs to another network", value=str(error)) from error
         for number, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, Tensor]] = {}
             for name, value in tensors.items():

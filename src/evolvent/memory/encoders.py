@@ -82,7 +82,9 @@ class HashedNgrams:
     def __post_init__(self) -> None:
         if self.dim < 8 or self.seed < 0:
             raise ConfigError(
-                "no hashed n-grams", value=f"dim {self.dim}, seed {self.seed}", expected="dim >= 8 and seed >= 0"
+                "invalid settings of hashed n-grams",
+                value=f"dim {self.dim}, seed {self.seed}",
+                expected="dim >= 8 and seed >= 0",
             )
 
     @property
@@ -98,8 +100,8 @@ class HashedNgrams:
         """
         match = _HASHED.fullmatch(name)
         if match is None:
-            hint = "give the encoder that the memory was built with, or the folder of its model"
-            raise ConfigError([Problem("encoder", f"no hashed n-grams have the name {name!r}", hint)])
+            hint = "pass the encoder that the memory was built with, or its model folder"
+            raise ConfigError([Problem("encoder", f"unknown hashed n-gram encoder {name!r}", hint)])
         return cls(int(match[1]), int(match[2]))
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -164,7 +166,11 @@ class SentenceEncoder:
     ) -> None:
         if not allow_download and not Path(model).is_dir():
             raise ConfigError(
-                [Problem("model", f"no folder {str(model)!r}", "name a model's folder, or allow_download=True")]
+                [
+                    Problem(
+                        "model", f"folder {str(model)!r} not found", "pass a model folder, or set allow_download=True"
+                    )
+                ]
             )
         try:
             from sentence_transformers import SentenceTransformer

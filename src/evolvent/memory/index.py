@@ -80,10 +80,10 @@ def normalize_rows(vectors: ArrayLike, *, description: str = "a vector") -> Rows
     Raises:
         NonFinite: a NaN or an infinity, naming the row. BatchMismatch: no matrix.
     """
-    with boundary(BatchMismatch, f"{description} is no row of a matrix"):
+    with boundary(BatchMismatch, f"{description} is not a matrix"):
         rows = np.array(vectors, dtype=np.float32, order="C")
     if rows.ndim != 2:
-        raise BatchMismatch(f"{description} is no row of a matrix", value=rows.shape, expected="[N, D]")
+        raise BatchMismatch(f"{description} is not a matrix", value=rows.shape, expected="[N, D]")
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         raise NonFinite(f"{description} is not finite", value=f"row {int(np.flatnonzero(~finite)[0])}")
@@ -115,7 +115,7 @@ class FlatIndex:
         self._starts = np.cumsum([0, *map(len, self.segments)])
         self.order = np.arange(len(self)) if order is None else order
         if len(self.order) != len(self):
-            raise BatchMismatch("the order of an index is not of its rows", value=(len(self.order), len(self)))
+            raise BatchMismatch("the order of the index does not match its rows", value=(len(self.order), len(self)))
         self._moved = [_to_device(segment, device) for segment in self.segments] if device else []
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ class FlatIndex:
         """
         unit_queries = normalize_rows(queries, description="a query")
         if k < 1:
-            raise ConfigError("no nearest rows", value=f"k = {k}", expected="k >= 1")
+            raise ConfigError("k out of range", value=f"k = {k}", expected="k >= 1")
         if unit_queries.shape[1] != self.width or (allowed is not None and len(allowed) != len(self)):
             raise BatchMismatch(
                 "queries or filter do not fit the index",
@@ -348,7 +348,7 @@ class UsearchIndex:
                 self._graph.view(str(path))
             if len(self._graph) > len(flat) or self._graph.ndim != flat.width:
                 raise HashMismatch(
-                    f"the graph {path} is not of these rows",
+                    f"the graph {path} does not match the rows",
                     value=(len(self._graph), self._graph.ndim),
                     expected=(len(flat), flat.width),
                 )
@@ -398,7 +398,7 @@ class UsearchIndex:
         """
         unit_queries = normalize_rows(queries, description="a query")
         if k < 1:
-            raise ConfigError("no nearest rows", value=f"k = {k}", expected="k >= 1")
+            raise ConfigError("k out of range", value=f"k = {k}", expected="k >= 1")
         share = 1.0 if allowed is None else float(allowed.mean())
         if unit_queries.shape[1] != self.flat.width or share < _EXACT_SHARE or k * 2 >= len(self):
             return self.flat.search(queries, k, allowed=allowed)

@@ -82,7 +82,7 @@ def _iterate_files(path: Path) -> Iterator[tuple[str, bytes | EvolventError]]:
                     if entry.filename.endswith(".json") and not entry.is_dir():
                         yield entry.filename, _unpack(archive, entry)
         except zipfile.BadZipFile as error:
-            raise SampleInvalid(f"{path} is neither a folder nor a zip", value=str(error)) from error
+            raise SampleInvalid(f"{path} is neither a folder nor a zip file", value=str(error)) from error
 
 
 def _check_size(path: Path, entries: list[zipfile.ZipInfo]) -> None:
@@ -90,7 +90,7 @@ def _check_size(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     size = sum(entry.file_size for entry in entries)
     if size > _MAX_ARCHIVE_BYTES or len(entries) > _MAX_ARCHIVE_FILES:
         raise LimitExceeded(
-            f"{path} would unpack to too much",
+            f"{path} is too large when unpacked",
             value=f"{size} bytes in {len(entries)} files",
             expected=f"at most {_MAX_ARCHIVE_BYTES} bytes in {_MAX_ARCHIVE_FILES} files",
         )
@@ -104,7 +104,7 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes | Evolven
         safe_join(Path.cwd(), entry.filename)
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in (0, stat.S_IFREG):
-            raise UnsafePath("an entry that is no plain file", value=entry.filename, expected="a file")
+            raise UnsafePath("an archive entry is not a regular file", value=entry.filename, expected="a file")
         with boundary(SampleInvalid, "it cannot be unpacked"), archive.open(entry) as opened:
             return opened.read(_MAX_FILE_BYTES + 1)
     except EvolventError as error:
@@ -113,18 +113,20 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes | Evolven
 
 def _parse_trajectory(stem: str, data: bytes) -> Trajectory:
     if len(data) > _MAX_FILE_BYTES:
-        raise LimitExceeded("a file is too long", value=f"more than {_MAX_FILE_BYTES} bytes")
+        raise LimitExceeded("a file is too large", value=f"more than {_MAX_FILE_BYTES} bytes")
     try:
         row = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise CorruptRecord(f"no JSON: {error}", offset=getattr(error, "pos", 0)) from error
+        raise CorruptRecord(f"not valid JSON: {error}", offset=getattr(error, "pos", 0)) from error
     task, step_rows = (row.get("task"), row.get("traj")) if isinstance(row, dict) else (None, None)
     if not isinstance(task, str) or not isinstance(step_rows, list) or len(step_rows) < 2:
-        raise SampleInvalid("no trajectory", value=str(row)[:80], expected='"task" and two or more of "traj"')
+        raise SampleInvalid(
+            "the row is not a trajectory", value=str(row)[:80], expected='"task" and at least two elements in "traj"'
+        )
     steps = tuple(_parse_step(index, step_row) for index, step_row in enumerate(step_rows[:-1]))
     final = step_rows[-1]
     if not isinstance(final, dict) or not isinstance(final.get("obs"), str):
-        raise SampleInvalid("no final observation", value=str(final)[:80], expected='text in "obs"')
+        raise SampleInvalid("the last element has no observation", value=str(final)[:80], expected='text in "obs"')
     meta = {"instruction": task.strip(), "dialect": "0.3", "source": "TRAD"}
     if final.get("act") or final.get("thought"):
         meta["stale"] = canonical_json({key: final.get(key) for key in ("act", "thought") if final.get(key)})
@@ -142,9 +144,11 @@ def _parse_trajectory(stem: str, data: bytes) -> Trajectory:
 def _parse_step(index: int, step_row: Any) -> Step:
     if not isinstance(step_row, dict) or not all(isinstance(step_row.get(key), str) for key in ("obs", "act")):
         raise SampleInvalid(
-            f"element {index} of the trajectory is wrong", value=str(step_row)[:80], expected='texts in "obs" and "act"'
+            f"element {index} of the trajectory is invalid",
+            value=str(step_row)[:80],
+            expected='texts in "obs" and "act"',
         )
     thought = step_row.get("thought")
     if thought is not None and not isinstance(thought, str):
-        raise SampleInvalid(f"the thought of element {index} is wrong", value=str(thought)[:80], expected="text")
+        raise SampleInvalid(f"the thought of element {index} is not text", value=str(thought)[:80], expected="text")
     return Step(step_row["obs"], step_row["act"], thought=thought)

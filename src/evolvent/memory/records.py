@@ -99,11 +99,11 @@ class Key:
     def __post_init__(self) -> None:
         problems = []
         if self.field not in get_args(Field):
-            problems.append(Problem("field", f"got {self.field!r}", f"one of {', '.join(get_args(Field))}"))
+            problems.append(Problem("field", f"got {self.field!r}", f"choose from {', '.join(get_args(Field))}"))
         if self.part not in _PARTS and not self.part.startswith(_AFTER):
-            problems.append(Problem("part", f"got {self.part!r}", f"one of {', '.join(_PARTS)}, {_AFTER}MARKER"))
+            problems.append(Problem("part", f"got {self.part!r}", f"choose from {', '.join(_PARTS)}, {_AFTER}MARKER"))
         if self.part == _AFTER:
-            problems.append(Problem("part", f"got {self.part!r}, a marker without a letter", "after:MARKER"))
+            problems.append(Problem("part", f"got {self.part!r}, whose marker has no letter", "use after:MARKER"))
         if problems:
             raise ConfigError(problems)
 
@@ -178,7 +178,7 @@ def make_demonstration(
             f"trajectory {trajectory.id!r} holds arrays",
             value=f"steps {arrays[:5]}",
             expected="texts",
-            hint="a memory of steps finds texts",
+            hint="a step memory indexes only text",
         )
     first = str(trajectory.steps[0].observation) if trajectory.steps else str(trajectory.final_observation)
     recorded_instruction = trajectory.meta.get("instruction")

@@ -142,13 +142,15 @@ def read_memory(folder: Path, *, verify: bool = True) -> StoredMemory:
     """
     path = folder / _MANIFEST
     if not path.is_file():
-        raise Incomplete(f"{folder} holds no memory", value=f"no {_MANIFEST}", hint="build one first")
+        raise Incomplete(
+            f"{folder} does not hold a memory", value=f"{_MANIFEST} is missing", hint="build a memory first"
+        )
     with disk_errors(path):
         text = path.read_bytes()
     with boundary(CheckpointError, f"{path} cannot be read"):
         manifest = json.loads(text)
         if manifest["format"] != _FORMAT:
-            raise UnknownSchema(f"{path} is of another version", value=manifest["format"], expected=_FORMAT)
+            raise UnknownSchema(f"{path} has another version", value=manifest["format"], expected=_FORMAT)
         for name, digest in manifest["files"].items():
             _check(safe_join(folder, name), str(digest), verify=verify)
         return _read_stored(folder, manifest)
@@ -156,13 +158,18 @@ def read_memory(folder: Path, *, verify: bool = True) -> StoredMemory:
 
 def _check(path: Path, digest: str, *, verify: bool) -> None:
     if not path.is_file():
-        raise Incomplete(f"the memory {path.parent} has a file missing", value=path.name)
+        raise Incomplete(f"memory {path.parent} lacks a file", value=path.name)
     if not verify:
         return
     with disk_errors(path), path.open("rb") as file:
         file_digest = hashlib.file_digest(file, "sha256").hexdigest()
     if file_digest != digest:
-        raise HashMismatch(f"{path} is not what was written", value=file_digest, expected=digest, hint="build it again")
+        raise HashMismatch(
+            f"{path} has changed since it was written",
+            value=file_digest,
+            expected=digest,
+            hint="build the memory again",
+        )
 
 
 def _read_stored(folder: Path, manifest: Mapping[str, Any]) -> StoredMemory:
@@ -186,7 +193,7 @@ def _read_stored(folder: Path, manifest: Mapping[str, Any]) -> StoredMemory:
             len(stored_key.rows) and stored_key.rows.max() >= len(steps)
         ):
             raise HashMismatch(
-                f"the vectors of {stored_key.key.name!r} in {folder} do not fit its rows",
+                f"the vectors of {stored_key.key.name!r} in {folder} do not match its rows",
                 value=shapes,
                 expected=((len(stored_key.rows), len(probe)), "float32"),
             )

@@ -100,12 +100,16 @@ class StepMemory:
         problems = []
         if not self.keys or len(set(self.keys)) < len(self.keys):
             problems.append(
-                Problem("key", f"got {[memory_key.name for memory_key in self.keys]}", "one key, or several others")
+                Problem(
+                    "key",
+                    f"got {[memory_key.name for memory_key in self.keys]}",
+                    "use one key, or several different keys",
+                )
             )
         if not isinstance(getattr(self.encoder, "id", None), str):
             problems.append(Problem("encoder", f"{self.encoder!r} has no name", "Named('my-model-1', call)"))
         if index not in ("flat", "usearch"):
-            problems.append(Problem("index", f"got {index!r}", "flat or usearch"))
+            problems.append(Problem("index", f"got {index!r}", "use 'flat' or 'usearch'"))
         if problems:
             raise ConfigError(problems)
         self._index, self._device = index, device
@@ -192,7 +196,7 @@ class StepMemory:
                 new_episodes[episode.trajectory_id] = episode
             elif demonstration_digest(earlier_episode) != demonstration_digest(episode):
                 raise SampleInvalid(
-                    "two episodes of one id differ", value=episode.trajectory_id, hint="give one of them another id"
+                    "two different episodes have the same id", value=episode.trajectory_id, hint="change one of the ids"
                 )
             else:
                 num_known += 1
@@ -292,11 +296,11 @@ class StepMemory:
             NonFinite, BatchMismatch: bad vectors of the encoder for the texts.
         """
         key, state = self._resolve_key(lookup_key), self._state
-        problems = [Problem("k", f"got {k}", "1 or more")] if k < 1 else []
-        problems += [Problem("texts", "got one text", "a list of texts")] if isinstance(texts, str) else []
+        problems = [Problem("k", f"got {k}, expected 1 or more")] if k < 1 else []
+        problems += [Problem("texts", "got a single text, expected a list of texts")] if isinstance(texts, str) else []
         problems += [unknown_name_problem("filter", name, _COLUMNS) for name in filters or () if name not in _COLUMNS]
         if not len(self):
-            problems.append(Problem("memory", "got one without a step", "add trajectories first"))
+            problems.append(Problem("memory", "the memory has no steps", "add trajectories first"))
         if problems:
             raise ConfigError(problems)
         extracted = [key.extract(text) for text in texts]
@@ -400,15 +404,15 @@ def _check_encoder(name: str, probe: Rows, stored: StoredMemory) -> None:
             "the memory was embedded by another encoder",
             value=f"{sides[0][0]} ({sides[0][1]} numbers)",
             expected=f"{sides[1][0]} ({sides[1][1]} numbers)",
-            hint="load it with that one, or build it again",
+            hint="load it with the same encoder, or build the memory again",
         )
     cosine = float(probe.astype(np.float64) @ stored.probe.astype(np.float64))
     if cosine < _MIN_PROBE_COSINE:
         raise HashMismatch(
-            f"the encoder {name!r} is not what it was when the memory was embedded",
+            f"encoder {name!r} has changed since the memory was embedded",
             value=f"cosine {cosine:.4f} of the probe's vectors",
             expected=f"at least {_MIN_PROBE_COSINE}",
-            hint="build it again, and give another model another name",
+            hint="build the memory again, and rename a changed model",
         )
 
 

@@ -84,12 +84,12 @@ class MemoryTables:
         self.first: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         if int(self.first[-1]) != steps.num_rows or (len(lengths) and int(lengths.min()) < 0):
             raise SampleInvalid(
-                "episodes and steps of a memory do not fit each other",
+                "episodes and steps of the memory do not match",
                 value=steps.num_rows,
                 expected=f"{int(self.first[-1])} steps",
             )
         if len(self.place) != len(ids):
-            raise SampleInvalid("an episode stands twice in a memory", value=f"{len(ids) - len(self.place)} do")
+            raise SampleInvalid("the memory holds an episode twice", value=f"{len(ids) - len(self.place)} duplicates")
 
     @classmethod
     def from_demonstrations(cls, demonstrations: Sequence[Demonstration]) -> MemoryTables:

@@ -64,9 +64,9 @@ def cut_window(demonstration: Demonstration, center: int, *, before: int | None 
     length = len(demonstration.steps)
     if not 0 <= center < length or (before or 0) < 0 or (after or 0) < 0:
         raise ConfigError(
-            f"no window in {demonstration.trajectory_id!r}",
+            f"window out of range in trajectory {demonstration.trajectory_id!r}",
             value=f"step {center}, {before} before, {after} after",
-            expected=f"a step of 0 to {length - 1}, and 0 or more around it",
+            expected=f"a step from 0 to {length - 1}, with 0 or more steps before and after",
         )
     first = 0 if before is None else max(0, center - before)
     last = length - 1 if after is None else min(length - 1, center + after)
@@ -94,6 +94,6 @@ def align_history(history: Sequence[T], n: int, meta: tuple[str, str]) -> Aligne
         ConfigError: a negative number of steps.
     """
     if n < 0:
-        raise ConfigError("no alignment to so many steps", value=n, expected="0 or more")
+        raise ConfigError("number of steps out of range", value=n, expected="0 or more")
     last_steps = tuple(history[len(history) - min(n, len(history)) :])
     return AlignedHistory(meta if len(last_steps) < len(history) else None, last_steps)

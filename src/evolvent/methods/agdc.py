@@ -85,7 +85,7 @@ class AGDCConfig(Config):
         if self.algorithm in ("ddpg", "sac") and moves != "heading":
             problems.append(Problem("moves", f"{self.algorithm.upper()} cannot choose among moves", "give 'heading'"))
         if self.detector is not None and self.zeta is not None:
-            problems.append(Problem("detector", "there is a zeta too", "give one of the two"))
+            problems.append(Problem("detector", "zeta is set too", "set only one of them"))
         if problems:
             raise ConfigError(problems)
         build_detector(self)(
@@ -191,7 +191,11 @@ def load_seeker(folder: Path) -> Seeker:
     from evolvent.belief.learners import preserve_generators, read_networks
 
     if not (folder / _SETTINGS_FILE).is_file() or not (folder / _WEIGHTS_FILE).is_file():
-        raise ConfigError("no policy of AGDC", value=str(folder), expected=f"{_SETTINGS_FILE} and {_WEIGHTS_FILE}")
+        raise ConfigError(
+            "the folder does not hold an AGDC policy",
+            value=str(folder),
+            expected=f"{_SETTINGS_FILE} and {_WEIGHTS_FILE}",
+        )
     with boundary(ConfigError, f"{folder / _SETTINGS_FILE} holds no settings of AGDC"):
         config = resolve(AGDCConfig, preset=dict(json.loads((folder / _SETTINGS_FILE).read_text(encoding="utf-8"))))
     with preserve_generators():

@@ -205,6 +205,12 @@ def agentevol(
         demonstrations: trajectories to clone.
     Returns:
         the policy of the last round, or the best on dev (`config.select`).
+
+    The config holds the amounts; `with local_run(folder, worlds) as run: agentevol(policy, ..., run=run)` trains.
+
+    >>> config = AgentEvolConfig(iterations=3, samples=4)
+    >>> config.iterations, config.samples
+    (3, 4)
     """
     base, cloning_data = policy, merge_data(demonstrations, [], config)
     for number, tokens in enumerate(config.cloning_tokens):

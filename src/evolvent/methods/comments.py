@@ -134,7 +134,7 @@ def comments(
         round_rows.append({"round": number, **row, **count_outcomes(written_sources)})
         write_atomic(run.folder / "comments.json", plain_json(round_rows) + "\n")
         if not sequences:
-            raise NothingToLearn("no code is left to learn", value=row, expected="sources that pass the filters")
+            raise NothingToLearn("no source code is left to learn", value=row, expected="sources that pass the filters")
         policy = run.fit(policy, [*sequences, *extra_sequences], weighted_nll, tokens=config.tokens)
         run.evaluate(policy, number)
     return policy
@@ -143,7 +143,7 @@ def comments(
 def _check_ids(sources: Sequence[Source]) -> None:
     duplicates = [name for name, count in Counter(source.id for source in sources).items() if count > 1]
     if duplicates:
-        raise ConfigError("two sources of one id", value=duplicates[:5], expected="each id once")
+        raise ConfigError("two sources have the same id", value=duplicates[:5], expected="unique ids")
 
 
 def _build_pairs(
@@ -155,10 +155,10 @@ def _build_pairs(
     pairs = build_training_pairs(sources, config, policy, seed=seed)
     if not pairs:
         raise NothingToLearn(
-            "no pair of code and comments to tune a generator on",
+            "no pair of code and comments to train the generator on",
             value=f"{len(sources)} sources",
             expected="code with comments that fits the context",
-            hint="teach=False asks the policy itself",
+            hint="set teach=False to use the policy itself",
         )
     return pairs
 

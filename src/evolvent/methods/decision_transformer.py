@@ -166,11 +166,11 @@ def _check_episodes(config: DecisionTransformerConfig, episodes: Episodes) -> No
             "an episode is longer than the horizon",
             value=longest,
             expected=config.horizon,
-            hint=f"give horizon={longest}",
+            hint=f"set horizon={longest}",
         )
     if episodes.action_dim and float(np.abs(episodes.action).max()) > 1.0:
         raise ConfigError(
-            "actions lie outside -1..1",
+            "actions are out of range",
             value=float(np.abs(episodes.action).max()),
-            hint="divide them by the largest that the world takes",
+            hint="divide them by the largest action of the world",
         )

@@ -120,13 +120,13 @@ class Generalist:
         """
         kind, size, observation_size = self._find_task(name)
         if kind == "text":
-            raise ConfigError("a task of texts", value=name, hint="use `reply`")
+            raise ConfigError("the task has text observations", value=name, hint="use `reply`")
         allowed = np.arange(size) if kind == "choice" else np.arange(NUMBERS, NUMBERS + BINS)
 
         def act(history: History) -> NDArray[Any]:
             if history.observation.shape[-1] != observation_size:
                 raise BatchMismatch(
-                    f"observations of another size than {name} has",
+                    f"wrong observation size for task {name}",
                     value=history.observation.shape[-1],
                     expected=observation_size,
                 )
@@ -142,7 +142,7 @@ class Generalist:
     def reply(self, name: str, past: Sequence[tuple[str, str]], observation: str, *, max_bytes: int = 64) -> str:
         """Returns its action in a task of texts, after `past` steps of (observation, action)."""
         if self._find_task(name)[0] != "text":
-            raise ConfigError("no task of texts", value=name, hint="use `actor`")
+            raise ConfigError("the task does not have text observations", value=name, hint="use `actor`")
         steps = [
             encode_step((_text_field(past_observation),), _text_field(past_action)).tokens
             for past_observation, past_action in past
@@ -195,7 +195,7 @@ def gato(
     from evolvent.offline.training import build_seeded, fit_windows
 
     if not tasks or not all(any(task.episodes) for task in tasks.values()):
-        raise ConfigError("nothing to imitate", value=sorted(tasks), expected="tasks, each with an episode of steps")
+        raise ConfigError("no episode to imitate", value=sorted(tasks), expected="tasks with at least one episode each")
     steps = [step for task in tasks.values() for episode in task.episodes for step in episode]
     byte_tokens = np.arange(256 if any(task.action == "text" for task in tasks.values()) else 0)  # whatever is said
     vocabulary = np.unique(np.concatenate([byte_tokens, *(step.tokens for step in steps)]))

@@ -94,7 +94,7 @@ def hammer(
     data = list(build_demonstrations(all_samples, config, prompt, dialect=dialect, seed=run.seed))
     if not data:
         raise NothingToLearn(
-            "no sample of function calls can be learned",
+            "no usable function-calling sample",
             value=f"{len(samples)} samples",
             expected="samples that can be masked and written",
         )

@@ -68,23 +68,22 @@ class MATConfig(Config):
     def _check_combination(self) -> MATConfig:
         problems = []
         if self.width % self.heads:
-            problems.append(Problem("heads", f"{self.heads} heads do not divide a width of {self.width}"))
+            problems.append(Problem("heads", f"got {self.heads}, expected a divisor of width {self.width}"))
         if self.kind == "mat_gru" and self.width % 2:
-            problems.append(Problem("width", f"is {self.width}", "give mat_gru, which reads both ways, an even one"))
+            problems.append(Problem("width", f"got {self.width}, expected an even number for mat_gru"))
         if self.update.credit == "part" and self.kind != "mat":
             problems.append(
                 Problem(
                     "update.credit",
-                    f"{self.kind} has no decoder that values could be read in",
-                    "give 'action', or kind 'mat'",
+                    f"{self.kind} has no decoder to read values from",
+                    "set 'action', or kind 'mat'",
                 )
             )
         if self.rows * self.steps < self.update.minibatches:
             problems.append(
                 Problem(
                     "update.minibatches",
-                    f"{self.update.minibatches} of {self.rows * self.steps} decisions",
-                    "give fewer",
+                    f"got {self.update.minibatches}, expected at most the {self.rows * self.steps} decisions",
                 )
             )
         if problems:
@@ -184,7 +183,7 @@ def mat(
     from evolvent.models.team_files import load_team, make_team
 
     if batch.size != config.rows:
-        raise ConfigError("a batch of another size", value=batch.size, expected=f"{config.rows} rows")
+        raise ConfigError("wrong batch size", value=batch.size, expected=f"{config.rows} rows")
     shape = team_shape(
         batch.spec,
         config.kind,

@@ -213,8 +213,8 @@ def online_dt(
 
 def _check_settings(config: OnlineDTConfig, episodes: Episodes, *, plays: bool) -> None:
     if not episodes.action_dim:
-        raise ConfigError("Online Decision Transformer is for actions that are numbers", value="choices")
+        raise ConfigError("Online Decision Transformer needs continuous actions", value="choices")
     if float(np.abs(episodes.action).max()) > 1.0:
-        raise ConfigError("actions lie outside -1..1", value=float(np.abs(episodes.action).max()))
+        raise ConfigError("actions are out of range -1..1", value=float(np.abs(episodes.action).max()))
     if config.rounds and not plays:
-        raise ConfigError("rounds of playing need an `explore`", value=config.rounds)
+        raise ConfigError("rounds of exploration need `explore`", value=config.rounds)

@@ -161,9 +161,9 @@ def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenRConfig, run: Ru
     labelled = prepare_rows(rows_to_solutions(rows), default_tags(policy.tokenizer), context=policy.context)
     if not labelled.sequences:
         raise ConfigError(
-            "no solution could be labelled",
+            "no solution could be labeled",
             value=f"{len(to_label)} samples",
-            expected="responses of one turn, some right and some wrong",
+            expected="single-turn responses, some correct and some incorrect",
             hint="imitate demonstrations first",
         )
     reward_model = run.fit(
@@ -259,8 +259,6 @@ def _train_offline(
         data = list(annotate(policy, pairs, vocabulary=vocabulary_digest(policy.tokenizer)))
         objective = dpo_objective(beta=config.beta)
     if not data:
-        _log.warning(
-            "nothing is learned offline: %d samples, none that %s could use", len(trajectories), config.offline
-        )
+        _log.warning("skipped offline training: none of %d samples is usable for %s", len(trajectories), config.offline)
         return policy
     return run.fit(policy, data, objective, tokens=config.offline_tokens, lr_scale=config.lr_scale)

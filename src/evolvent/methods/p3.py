@@ -92,7 +92,7 @@ def p3(
         NothingToLearn: the pool is empty, or a sample has no answer tokens.
     """
     if not pool:
-        raise NothingToLearn("an empty pool", value=0, expected="at least one demonstration")
+        raise NothingToLearn("the demonstration pool is empty", value=0, expected="at least one demonstration")
     for number in run.rounds(config.rounds):
         selection = select_samples(policy, pool, config, number=number, seed=run.seed, select=select)
         policy = run.fit(policy, selection.sequences, weighted_nll, tokens=config.tokens)
@@ -112,7 +112,7 @@ def select_samples(
         NothingToLearn: a sample has no answer tokens.
     """
     if not 1 <= number <= config.rounds:
-        raise ConfigError("a round of P3", value=number, expected=f"1 to {config.rounds}")
+        raise ConfigError("round of P3 out of range", value=number, expected=f"1 to {config.rounds}")
     scores = _score_samples(policy, pool, config)
     is_admitted = pace_mask(scores, number, config.rounds) if config.pace else np.ones(len(pool), np.bool_)
     admitted = np.flatnonzero(is_admitted)

@@ -49,9 +49,11 @@ class PPOConfig(ImportanceCorrection):
     @model_validator(mode="after")
     def _check_listed(self) -> PPOConfig:
         if self.level == "listed" and (self.kl or self.practice.restrict_to_admissible or self.practice.top_k):
-            raise ValueError("a choice among listed actions has no kl, choose or top_k")
+            raise ValueError("kl, choose and top_k cannot be used when the policy chooses among listed actions")
         if self.level == "listed" and self.importance_correction != "none":
-            raise ValueError("a choice among listed actions is not corrected: leave correct out")
+            raise ValueError(
+                "importance correction cannot be used when the policy chooses among listed actions; leave out correct"
+            )
         return self
 
 

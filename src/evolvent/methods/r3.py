@@ -73,7 +73,9 @@ class R3Config(Config):
     @model_validator(mode="after")
     def _check_prefetching(self) -> R3Config:
         if self.practice.prefetch_rollouts:
-            raise ValueError("practice.overlap: where an iteration begins is known when it begins; leave it out")
+            raise ValueError(
+                "practice.overlap cannot be used with R3, because each iteration chooses its start states; leave it out"
+            )
         return self
 
 
@@ -169,8 +171,10 @@ def _select_demonstrations(
         if trajectory.task.id in task_ids and trajectory.success is not False:
             by_task.setdefault(trajectory.task.id, trajectory)
     if not by_task:
-        message = f"none of {len(demonstrations)} shows one of the {len(task_ids)} tasks to practise on"
-        raise ConfigError([Problem("demonstrations", message, "demonstrate these tasks, or take kind = 'outcome'")])
+        message = f"none of the {len(demonstrations)} demonstrations shows one of the {len(task_ids)} training tasks"
+        raise ConfigError(
+            [Problem("demonstrations", message, "add demonstrations of these tasks, or set kind to 'outcome'")]
+        )
     return {trajectory.id: trajectory for trajectory in by_task.values()}
 
 

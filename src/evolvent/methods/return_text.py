@@ -63,7 +63,7 @@ class ReturnBins:
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.borders).all() or (np.diff(self.borders) <= 0).any():
-            raise ConfigError("borders of returns", value=self.borders, expected="finite and ascending")
+            raise ConfigError("return bins are invalid", value=self.borders, expected="finite and ascending")
 
     @classmethod
     def from_returns(cls, returns: Sequence[float], *, bins: int) -> ReturnBins:
@@ -79,7 +79,7 @@ class ReturnBins:
     def __call__(self, value: float) -> int:
         """Returns the bin of a return; raises NonFinite where it is not finite."""
         if not np.isfinite(value):
-            raise NonFinite("a return that is asked for is not finite", value=value)
+            raise NonFinite("the target return is not finite", value=value)
         return int(np.searchsorted(self.borders, round(value, _DIGITS), side="right"))
 
     def format_observation(self, observation: Value, value: float) -> str:
@@ -98,7 +98,7 @@ def returns_to_go(trajectory: Trajectory, *, cost: float = 0.0) -> list[float]:
     scored_rewards = [reward for reward in rewards if reward is not None]
     if len(scored_rewards) < len(rewards) or not np.isfinite(scored_rewards).all():
         raise SampleInvalid(
-            f"{trajectory.id} has a step without a reward",
+            f"trajectory {trajectory.id} has a step without a reward",
             value=rewards.index(None) if None in rewards else scored_rewards,
         )
     return [float(return_to_go) for return_to_go in reward_to_go(np.asarray(scored_rewards, np.float64) - cost)]
@@ -172,7 +172,9 @@ class _ForkableReturnConditionedEnv(_ReturnConditionedEnv):
 
     def restore(self, value: object) -> None:
         if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], int | float)):
-            raise ConfigError("not a snapshot of this world", value=value, expected="what snapshot() returned")
+            raise ConfigError(
+                "the snapshot does not belong to this world", value=value, expected="a value that snapshot() returned"
+            )
         self._env.restore(value[1])  # type: ignore[attr-defined]
         self._left = value[0]
 
@@ -201,7 +203,7 @@ def condition_worlds(
                 best_returns[trajectory.task.world], returns_to_go(trajectory, cost=config.cost)[0]
             )
     if unrecorded := sorted(name for name, requested in best_returns.items() if requested == -np.inf):
-        raise ConfigError("worlds of which nothing was recorded", value=unrecorded)
+        raise ConfigError("worlds without recorded episodes", value=unrecorded)
     requested = best_returns if returns is None else dict.fromkeys(worlds, returns)
     return {
         name: ReturnConditionedWorld(world, bins, returns=requested[name], cost=config.cost)
@@ -219,7 +221,7 @@ def return_text(policy: P, recorded: Sequence[Trajectory], *, config: ReturnText
         SampleInvalid: a step has no reward.
     """
     if not any(trajectory.steps for trajectory in recorded):
-        raise ConfigError("nothing to learn from", value=len(recorded), expected="trajectories with steps")
+        raise ConfigError("no trajectory to learn from", value=len(recorded), expected="trajectories with steps")
     data = (
         add_return_lines(recorded, _build_bins(recorded, config), cost=config.cost)
         if config.conditioned

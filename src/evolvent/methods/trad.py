@@ -200,12 +200,12 @@ def label_thoughts(
     """
     ids = Counter(trajectory.id for trajectory in data)
     problems = [
-        Problem(trajectory, f"{count} trajectories of this id", "hand each in once")
+        Problem(trajectory, f"got {count} trajectories with this id", "pass each trajectory once")
         for trajectory, count in ids.items()
         if count > 1
     ]
     problems += [
-        Problem(trajectory, "no such world was handed in", f"known: {', '.join(worlds)}")
+        Problem(trajectory, "unknown world", f"known: {', '.join(worlds)}")
         for trajectory in sorted({trajectory.task.world for trajectory in data} - set(worlds))
     ]
     if problems:
@@ -226,7 +226,7 @@ def label_thoughts(
         trajectory = data[job_result.index]
         if job_result.value is None:
             if not isinstance(job_result.error, EvolventError):
-                raise job_result.error or EvolventError("a labelling ended without thoughts", value=trajectory.id)
+                raise job_result.error or EvolventError("labeling ended without thoughts", value=trajectory.id)
             failed[trajectory.id] = job_result.error
             continue
         steps = tuple(

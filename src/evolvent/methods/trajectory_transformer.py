@@ -60,8 +60,8 @@ class PlanningConfig(Config):
 
 def _check_memory(planning: PlanningConfig, context: int) -> None:
     if planning.memory >= context:
-        message = f"{planning.memory} steps and the next one do not fit a context of {context}"
-        raise ConfigError([Problem("planning.memory", message, "give fewer")])
+        message = f"got {planning.memory} steps, which do not fit a context of {context} with the next step"
+        raise ConfigError([Problem("planning.memory", message, "set a lower number")])
 
 
 class TrajectoryTransformerConfig(Config):
@@ -197,10 +197,10 @@ def trajectory_transformer(
 
     if episodes.actions > config.bins:
         raise ConfigError(
-            "choices would share a bin",
+            "the number of bins is too small for the actions",
             value=episodes.actions,
-            expected=f"at most {config.bins}",
-            hint=f"give bins={episodes.actions}",
+            expected=f"at most {config.bins} actions",
+            hint=f"set bins={episodes.actions}",
         )
     source = TransitionSource(
         episodes, context=config.context, bins=config.bins, gamma=config.gamma, terminal=config.terminal
@@ -264,6 +264,6 @@ def load_planner(folder: Path) -> Planner:
             *(tuple(np.array(array, np.float64) for array in extra[name]) for name in ("borders", "middles"))
         )
         if bins.counts != model.shape.counts:
-            raise SampleInvalid("bins of another model", value=bins.counts, expected=model.shape.counts)
+            raise SampleInvalid("the bins belong to another model", value=bins.counts, expected=model.shape.counts)
         _check_memory(planning := PlanningConfig(**extra["planning"]), model.shape.context)
         return Planner(model, bins, planning, float(extra["gamma"]), bool(extra["discrete"]))

@@ -136,7 +136,7 @@ class RewardModelScores:
         rewards = [reward for reward in score_episodes(model, samples) if isfinite(reward)]
         if not rewards:
             raise ConfigError(
-                "the reward model can score no sample",
+                "the reward model cannot score any sample",
                 value=f"{len(samples)} samples",
                 expected="responses that fit its context",
             )
@@ -190,7 +190,7 @@ def tsllm(
         ConfigError: tasks are also evaluation tasks, or a reward model has no preferences.
     """
     if config.reward == "model" and not preferences:
-        raise ConfigError([Problem("preferences", "there are none", "give pairs, or take reward = 'world'")])
+        raise ConfigError([Problem("preferences", "the list is empty", "pass pairs, or set reward to 'world'")])
     check_held_out(tasks, evaluated_tasks(run.evaluate(policy, 0)))
     search, objective = config.search, judge_objective(config.search)
     fit_round = partial(run.fit, lr_scale=config.lr_scale)

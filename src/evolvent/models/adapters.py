@@ -151,20 +151,24 @@ def _init_virtual_tokens(tuned: Any, tokenizer: PreTrainedTokenizerBase, *, coun
 def _find_problems(policy: Policy, config: AdapterConfig) -> list[Problem]:
     """Returns everything that is wrong with a configuration for this policy."""
     if (kind := kind_of(policy.model)) is not None:
-        return [Problem("adapter.kind", f"the policy has an adapter already: {kind}", "merged(policy) makes it plain")]
+        return [
+            Problem(
+                "adapter.kind", f"the policy already has an adapter of kind {kind}", "remove it with merged(policy)"
+            )
+        ]
     if config.kind not in ("prefix", "prompt"):
         return _find_target_problems(policy.model, config)
     if config.tokens < policy.context:
         return []
     message = f"{config.tokens} virtual tokens leave no room in a context of {policy.context} tokens"
-    return [Problem("adapter.tokens", message, "take fewer")]
+    return [Problem("adapter.tokens", message, "use fewer tokens")]
 
 
 def _find_target_problems(model: PreTrainedModel, config: AdapterConfig) -> list[Problem]:
     linear, targets = _linear_layers(model), _target_names(model, config)
     if not targets:
-        message = f"peft knows no targets of {config.kind} in a {model.config.model_type} model"
-        return [Problem("adapter.targets", message, f"name some of: {', '.join(sorted(_last_names(linear)))}")]
+        message = f"peft has no default targets of {config.kind} for a {model.config.model_type} model"
+        return [Problem("adapter.targets", message, f"choose from: {', '.join(sorted(_last_names(linear)))}")]
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     problems, widths = [], []
     for target in targets:
@@ -173,11 +177,11 @@ def _find_target_problems(model: PreTrainedModel, config: AdapterConfig) -> list
         if not matching:
             problems.append(unknown_name_problem("target", target, _last_names(linear), location="adapter.targets"))
         elif head in matching.values() and head.weight is embedding.weight:
-            message = f"{target!r} has one weight with the embedding: what is added to one would change both"
+            message = f"{target!r} shares its weight with the embedding, so the adapter would change both"
             problems.append(Problem("adapter.targets", message, "leave it out"))
     if widths and config.kind != "ia3" and config.rank > min(widths)[0]:
         width, name = min(widths)
-        problems.append(Problem("adapter.rank", f"{config.rank} is more than the width of {name}", f"at most {width}"))
+        problems.append(Problem("adapter.rank", f"got {config.rank}, expected at most {width}, the width of {name}"))
     return problems
 
 

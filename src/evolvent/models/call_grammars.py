@@ -75,11 +75,13 @@ def build_grammar(
     if form not in FORMS:
         raise ConfigError([unknown_name_problem("form", form, FORMS)])
     if not tools and abstain is None:
-        raise ConfigError("something must be called, and there are no tools", hint="allow an answer without calls")
+        raise ConfigError(
+            "a call is required, but the tool list is empty", hint="add tools, or allow an answer without calls"
+        )
     if spaced and form != "words":
-        raise ConfigError("a vocabulary of whole words writes calls in words", value=form, expected="words")
+        raise ConfigError("a word-level vocabulary supports only one call format", value=form, expected="words")
     if len({tool.name for tool in tools}) < len(tools):
-        raise SampleInvalid("two tools with one name", value=[tool.name for tool in tools])
+        raise SampleInvalid("two tools have the same name", value=[tool.name for tool in tools])
     builder = _RuleBuilder(form, spaced, marks or {})
     narrowed = [(tool, narrow_schema(tool, limits)) for tool in tools]
     answer = builder.answer(narrowed, limits.calls) if tools else ""
@@ -139,7 +141,7 @@ class _RuleBuilder:
     def python_call(self, tool: Tool, schema: Narrow) -> str:
         """Builds a call of the form `name(parameter=value, ...)`."""
         if schema["additionalProperties"] is not None:
-            raise SampleInvalid(f"the tool {tool.name!r} does not name its parameters", hint="use the form json")
+            raise SampleInvalid(f"the tool {tool.name!r} does not name its parameters", hint="set the form to json")
         names = [self.spell(name) for name in schema["properties"]]
         _check_distinct(names, f"parameters of {tool.name!r}")
         _check_readable([self.spell(tool.name), *names], in_words=self.form == "words")
@@ -157,7 +159,7 @@ class _RuleBuilder:
     def refuse_tag(self, text: str) -> None:
         """Raises SampleInvalid for a text that may look like a tag in a form with tags."""
         if self.form == "xml" and _TAGGED.search(text):
-            raise SampleInvalid("a name or value looks like a tag of a call", value=text, hint="use the form json")
+            raise SampleInvalid("a name or value looks like the tag of a call", value=text, hint="set the form to json")
 
     @property
     def separator(self) -> str:
@@ -219,9 +221,9 @@ class _RuleBuilder:
         writable = [value for value in values if _plain_words(value, spaced=self.spaced)]
         if not writable:
             raise SampleInvalid(
-                "none of the accepted values can be written in words",
+                "cannot write any accepted value in words",
                 value=list(values),
-                hint="use the form json or python",
+                hint="set the form to json or python",
             )
         return [self.literal(_source(value)) for value in writable]  # with their keys: no schema gives those back
 
@@ -240,9 +242,9 @@ class _RuleBuilder:
             or (low == 1 and not is_integer)
         ):
             raise SampleInvalid(
-                "bounds of a number that words cannot hold",
+                "cannot express the bounds of a number in words",
                 value=dict(schema),
-                expected="whole numbers close together, or 0 or 1 as the lower bound",
+                expected="a small range of whole numbers, or 0 or 1 as the lower bound",
             )
         digits = "/[1-9][0-9]{0,14} /" if low == 1 else "/(0|[1-9][0-9]{0,14}) /"
         sign = f"({self.literal('-')})? " if low < 0 else ""
@@ -259,9 +261,9 @@ class _RuleBuilder:
             return self.json_rule(schema)
         if "pattern" in schema or min_length > 1:
             raise SampleInvalid(
-                "a text that words cannot hold to its schema",
+                "cannot constrain a text to its schema in words",
                 value=dict(schema),
-                expected="no pattern, and no least length above 1",
+                expected="a text without pattern and with minLength of at most 1",
             )
         if not self.spaced:
             inner = f'[^"\\\\\\x00-\\x20\\x7f]( ?[^"\\\\\\x00-\\x20\\x7f]){{0,{max(max_length - 1, 0)}}}'
@@ -295,7 +297,7 @@ class _RuleBuilder:
         names = [self.spell(name) for name in schema["properties"]]
         _check_distinct(names, "properties of an object")
         if self.form == "words" and any(set(name) & set(_QUOTES) for name in names):
-            raise SampleInvalid("names of properties that words cannot hold", value=names, hint="use the form json")
+            raise SampleInvalid("cannot write property names in words", value=names, hint="set the form to json")
         self.refuse_tag(" ".join(names))
         parts = [
             (f"{self.literal(_json(name))} {self.colon} {self.value(property_schema)}", key in schema["required"])
@@ -344,7 +346,7 @@ def _json(value: Any) -> str:
 
 def _check_distinct(names: Sequence[str], noun: str) -> None:
     if len(set(names)) < len(names):
-        raise SampleInvalid(f"{noun} that cannot be told apart", value=list(names), expected="different names")
+        raise SampleInvalid(f"ambiguous {noun}", value=list(names), expected="different names")
 
 
 def _check_readable(names: Sequence[str], *, in_words: bool) -> None:
@@ -353,4 +355,4 @@ def _check_readable(names: Sequence[str], *, in_words: bool) -> None:
         # In words a number ends a name, as it ends a value.
         has_inner_number = in_words and re.search(r"(?:^|\W)\d\w*\s\w", name) is not None
         if has_inner_number or not _NAME.fullmatch(name.replace(" ", "") if in_words else name):
-            raise SampleInvalid("a name that the form of calls cannot hold", value=name, hint="use the form json")
+            raise SampleInvalid("the call format cannot write a name", value=name, hint="set the form to json")

@@ -67,9 +67,9 @@ class AnswerLimits:
 
     def __post_init__(self) -> None:
         sizes = {"calls": self.calls, "text": self.text, "items": self.items}
-        problems = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
+        problems = [Problem(name, f"got {size}, expected 1 or more") for name, size in sizes.items() if size < 1]
         if self.calls > 256:
-            problems.append(Problem("calls", f"at most 256 are read, got {self.calls}"))
+            problems.append(Problem("calls", f"got {self.calls}, expected at most 256"))
         if problems:
             raise ConfigError(problems)
 
@@ -97,14 +97,14 @@ class _Empty(SampleInvalid):
 
 
 def _empty_error(path: Sequence[str]) -> _Empty:
-    return _Empty(f"no value is possible at {_format_path(path)}", expected="a schema that something satisfies")
+    return _Empty(f"no value is possible at {_format_path(path)}", expected="a satisfiable schema")
 
 
 def _refusal(message: str, path: Sequence[str]) -> SampleInvalid:
     return SampleInvalid(
         f"{message} at {_format_path(path)}",
-        expected="a schema that a grammar can hold",
-        hint="leave it out of the schema, or decode without the constraint",
+        expected="a schema that a grammar supports",
+        hint="remove it from the schema, or decode without the constraint",
     )
 
 
@@ -178,7 +178,7 @@ class _Reader:
         listed = [{} if branch is True else branch for branch in schema[key] if branch is not False]
         branches = [_merge_all_of({"allOf": [shared, branch]} if shared else branch, path) for branch in listed]
         if key == "oneOf" and not _are_disjoint(branches):
-            raise _refusal("a oneOf whose branches may hold the same value", path)
+            raise _refusal("a oneOf with overlapping branches", path)
         return self._any_of(branches, path)
 
     def _anything(self, *, depth: int = 1) -> Narrow:
@@ -267,7 +267,7 @@ class _Reader:
         if min_properties > len(properties) or max_properties < len(required):
             raise _empty_error(path)
         if (min_properties > 1 and min_properties > len(required)) or max_properties < len(properties):
-            raise _refusal("a number of properties", path)
+            raise _refusal("a limit on the number of properties", path)
         order = [name for name in schema.get("properties", {}) if name in properties]
         order += [name for name in properties if name not in order]
         return {
@@ -323,7 +323,7 @@ def _merge_all_of(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str,
             and any(other_names not in ("", own_names) for other_names in named_properties)
             for part, own_names in zip(members, named_properties, strict=True)
         ):
-            raise _refusal(f"two schemas that must hold together, one of them with {key!r}", path)
+            raise _refusal(f"an intersection of two schemas, one of them with {key!r}", path)
     for part in members[1:]:
         for key, value in part.items():
             old: Any = merged.get(key)
@@ -336,7 +336,7 @@ def _merge_all_of(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str,
             elif (old, value) in (("integer", "number"), ("number", "integer")):
                 merged[key] = "integer"
             else:
-                raise _refusal(f"two schemas that must hold together and both say {key!r}", path)
+                raise _refusal(f"an intersection of two schemas that both have {key!r}", path)
     return merged
 
 
@@ -364,7 +364,7 @@ def _narrow_number(schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
     below, above = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
     if multiple is not None:
         if float(multiple) != int(multiple):
-            raise _refusal("multipleOf that is no whole number", path)
+            raise _refusal("a fractional multipleOf", path)
         kind = "integer"
     if low == -math.inf:
         low = -max(_MAX_NUMBER, 10 * abs(min(high, above))) if math.isfinite(min(high, above)) else -_MAX_NUMBER

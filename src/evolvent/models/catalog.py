@@ -122,13 +122,13 @@ def locate_model(name: Path | str) -> Path:
     if text in CATALOG:
         folder = models_folder() / text
         if not folder.is_dir():
-            raise ConfigError(f"{text} is not in the cache: fetch it with `evolvent models get {text}`")
+            raise ConfigError(f"model {text} is not in the cache", hint=f"fetch it: evolvent models get {text}")
         return folder
     if isinstance(name, str) and _HUB_NAME.fullmatch(text) and not text.endswith(SUFFIX):
         snapshot = _find_snapshot(text)
         if snapshot is None:
             raise ConfigError(
-                f"there is no folder {text}, and {text} is not in the cache: download it with `hf download {text}`"
+                f"model {text} is neither a folder nor in the cache", hint=f"download it: hf download {text}"
             )
         return snapshot
     return path

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _PLACE = re.compile(r"Evolvent(\d+)x(\d+)Text")  # number of the message, number of its piece
-_NO_END = "it writes nothing behind a reply"
+_NO_END = "it does not mark the end of a reply"
 _CALL_MARK = re.compile(r"tool_?call|function", re.IGNORECASE)  # marks around calls, which end no turn
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _DEFAULT_CLOSE = "\n</think>\n\n"  # DeepSeek-R1's own form, for templates that never show how a thought ends
@@ -211,7 +211,7 @@ class ChatTemplate:
         self.stop_ids = frozenset(end_tokens)
         if not self.stop_ids and not self.stop_strings:
             raise ConfigError(
-                "the chat template writes nothing behind a reply, and the tokenizer has no end-of-text token",
+                "the chat template does not mark the end of a reply, and the tokenizer has no end-of-text token",
                 value=end or middle_end,
                 hint="set the tokenizer's eos_token",
             )

@@ -89,7 +89,7 @@ class CallConstraints:
         try:
             import llguidance  # noqa: F401
         except ImportError as error:
-            raise MissingExtra("constrained", "decoding held to valid calls") from error
+            raise MissingExtra("constrained", "decoding constrained to valid calls") from error
         self.limits = limits or AnswerLimits()
         self._spaced = policy.dialect.name == "words"
         make_tokenizer = _spaced_tokenizer if self._spaced else _byte_tokenizer
@@ -118,7 +118,7 @@ class CallConstraints:
         try:
             key = canonical_json([rows, form, abstain, fenced])
         except (TypeError, ValueError, RecursionError) as error:
-            raise SampleInvalid("tools whose schemas are no JSON", value=str(error)) from error
+            raise SampleInvalid("the schemas of the tools are not JSON", value=str(error)) from error
         if key not in self._known:
             call_grammar = build_grammar(
                 tools,
@@ -148,7 +148,7 @@ class CallConstraints:
         if isinstance(prompt, ChatTools) and prompt.form in ("json", "xml", "python"):
             return self.for_tools(sample.tools, form=prompt.form, abstain=prompt.abstain)
         raise ConfigError(
-            "a prompt that does not say how calls are written",
+            "the prompt does not define a call format",
             value=type(prompt).__name__,
             expected="Compact, FourBlocks or ChatTools",
         )
@@ -159,15 +159,15 @@ class CallConstraints:
         unknown_words = sorted(grammar.vocabulary - self._words) if self._spaced else []
         if unknown_words:
             raise VocabularyMismatch(
-                "calls need words that the policy's vocabulary does not have",
+                "calls need words that are missing from the policy's vocabulary",
                 value=unknown_words[:5],
-                hint="build the policy for the worlds it is to act in",
+                hint="build the policy for the worlds in which it acts",
             )
         matcher = LLMatcher(self._tokenizer, grammar.text, log_level=0)
         constraint = GrammarConstraint(matcher, self._tokenizer.vocab_size)
         if matcher.is_error() or not constraint.allowed().any():
             raise SampleInvalid(
-                "tools whose calls cannot be constrained",
+                "calls of these tools cannot be constrained",
                 value=constraint.fault[:300],
                 hint="simplify their schemas, or decode without the constraint",
             )

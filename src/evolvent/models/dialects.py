@@ -86,9 +86,9 @@ class Words:
             return tuple([self._ids[word] for word in _PIECES.findall(text)])
         except KeyError as error:
             raise VocabularyMismatch(
-                "a word that the policy's vocabulary does not have",
+                "a word is missing from the policy's vocabulary",
                 value=f"{error.args[0]!r} in {text[:80]!r}",
-                hint="build the policy for the worlds it is to act in, or use a model with an open vocabulary",
+                hint="build the policy for the worlds in which it acts, or use a model with an open vocabulary",
             ) from error
 
     def open(self, instructions: str, observation: str) -> list[int]:

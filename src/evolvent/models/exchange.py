@@ -69,9 +69,9 @@ def import_hf(folder: Path, model: nn.Module, *, name_in_folder: Callable[[str],
     meta_names = [name for name, tensor in weights.items() if tensor.is_meta]
     if meta_names:
         raise ConfigError(
-            "a model on the meta device has nothing to fill",
+            "the model is on the meta device",
             value=meta_names[:5],
-            hint="lay it out, then model.to_empty(device=...)",
+            hint="apply the parallel layout, then call model.to_empty(device=...)",
         )
     fill_all(((sources[name], tensor) for name, tensor in weights.items()), index)
     _compute_buffers(model)
@@ -124,7 +124,7 @@ def _compute_buffers(model: nn.Module) -> None:
         config = getattr(module, "config", None)
         if config is None:
             raise Incomplete(
-                f"buffers of {module_name or 'the model'} are in no folder, and how to compute them is unknown",
+                f"cannot restore buffers of {module_name or 'the model'}",
                 value=sorted(buffers),
             )
         with torch.device("cpu"):
@@ -157,7 +157,9 @@ def export_hf(
             be written.
     """
     if target.exists():
-        raise ConfigError("the folder to export to exists", value=str(target), expected="a new name")
+        raise ConfigError(
+            "the export folder already exists", value=str(target), expected="a folder that does not exist"
+        )
     temporary = target.with_name(f".writing-{target.name}-{secrets.token_hex(4)}")
     with disk_errors(target):
         temporary.mkdir(parents=True)
@@ -179,13 +181,13 @@ def write_hf(
     """Writes the same into an existing empty folder, such as a snapshot's; see `export_hf`."""
     if kind_of(policy.model) is not None:
         raise ConfigError(
-            "a checkpoint of an adapter is no whole model",
+            "the checkpoint holds only an adapter",
             value=kind_of(policy.model),
-            hint="save the policy: it writes the adapter, and where its base is",
+            hint="save the policy instead: it writes the adapter and the path of its base",
         )
     stored = open_checkpoint(checkpoint)
     if "model" not in stored.groups:
-        raise Incomplete(f"{checkpoint} has no model", value=sorted(stored.groups))
+        raise Incomplete(f"{checkpoint} does not hold a model", value=sorted(stored.groups))
     for file in stored.group_files(("model",)):
         if (fault := stored.find_fault(file)) is not None:
             raise fault
@@ -210,12 +212,12 @@ def _collect_weights(stored: StoredCheckpoint, policy: Policy) -> Weights:
         source = _find_source(name, source_index, tied)
         if source not in source_index:
             raise Incomplete(
-                f"{stored.path} has no tensor {name!r}", value=f"{len(index)} tensors", expected=tuple(tensor.shape)
+                f"{stored.path} lacks tensor {name!r}", value=f"{len(index)} tensors", expected=tuple(tensor.shape)
             )
         entry = source_index[source]
         if entry.shape != tuple(tensor.shape):
             raise ShapeMismatch(
-                f"tensor {name!r} of {stored.path} has another shape than the model's",
+                f"shape of tensor {name!r} in {stored.path} differs from the model's",
                 value=entry.shape,
                 expected=tuple(tensor.shape),
             )

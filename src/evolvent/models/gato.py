@@ -71,9 +71,11 @@ def encode_numbers(values: ArrayLike, *, action: bool = False) -> Tokens:
     """
     x = np.asarray(values, np.float64)
     if not np.isfinite(x).all():
-        raise SampleInvalid("a number without a token", value=float(x[~np.isfinite(x)].ravel()[0]), expected="finite")
+        raise SampleInvalid(
+            "number cannot be tokenized", value=float(x[~np.isfinite(x)].ravel()[0]), expected="a finite number"
+        )
     if action and (np.abs(x) > 1.0).any():
-        raise SampleInvalid("an action outside its range", value=float(np.abs(x).max()), expected="-1..1")
+        raise SampleInvalid("action out of range", value=float(np.abs(x).max()), expected="-1..1")
     even = x if action else mu_law_encode(x)
     return NUMBERS + np.minimum(((even + 1.0) / 2.0 * BINS).astype(np.int64), BINS - 1)
 
@@ -88,7 +90,7 @@ def decode_numbers(tokens: ArrayLike, *, action: bool = False) -> NDArray[np.flo
     invalid = (bins < 0) | (bins >= BINS)
     if invalid.any():
         raise SampleInvalid(
-            "a token that is no number",
+            "token does not encode a number",
             value=int(bins[invalid].ravel()[0]) + NUMBERS,
             expected=f"{NUMBERS}..{NUMBERS + BINS - 1}",
         )
@@ -110,9 +112,7 @@ def _check_range(values: ArrayLike, size: int, noun: str) -> Tokens:
     token_ids = np.asarray(values, np.int64)
     invalid = (token_ids < 0) | (token_ids >= size)
     if invalid.any():
-        raise SampleInvalid(
-            f"{noun} without a token", value=int(token_ids[invalid].ravel()[0]), expected=f"0..{size - 1}"
-        )
+        raise SampleInvalid(f"{noun} out of range", value=int(token_ids[invalid].ravel()[0]), expected=f"0..{size - 1}")
     return token_ids
 
 
@@ -139,7 +139,7 @@ def encode_step(observation: tuple[Field, ...], action: Field) -> GatoStep:
         SampleInvalid: an action without a part, or a value that has no token.
     """
     if not action.values.size:
-        raise SampleInvalid("an action of no parts", value=action.kind, expected="at least one")
+        raise SampleInvalid("the action has no parts", value=action.kind, expected="at least one part")
     parts = [(_encode_field(field, action=False), field.kind == "text") for field in observation]
     parts += [(np.array([SEPARATOR]), False), (_encode_field(action, action=True), True)]
     return GatoStep(

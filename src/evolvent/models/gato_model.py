@@ -46,9 +46,9 @@ class GatoShape:
 
     def __post_init__(self) -> None:
         if not self.vocabulary or any(b <= a for a, b in zip(self.vocabulary, self.vocabulary[1:], strict=False)):
-            raise ConfigError("a vocabulary must be ascending", value=len(self.vocabulary))
+            raise ConfigError("vocabulary is not ascending", value=len(self.vocabulary))
         if self.longest < 1:
-            raise ConfigError("steps need tokens", value=self.longest, expected="1 or more")
+            raise ConfigError("number of tokens per step out of range", value=self.longest, expected="1 or more")
 
 
 class GatoModel(nn.Module):
@@ -70,7 +70,9 @@ class GatoModel(nn.Module):
         indices = np.minimum(np.searchsorted(self.known, tokens), len(self.known) - 1)
         unknown = self.known[indices] != tokens
         if unknown.any():
-            raise SampleInvalid("a token that was never learned", value=int(np.asarray(tokens)[unknown].ravel()[0]))
+            raise SampleInvalid(
+                "token is not in the trained vocabulary", value=int(np.asarray(tokens)[unknown].ravel()[0])
+            )
         return indices
 
     def nearest(self, tokens: NDArray[np.int64], *, low: int) -> NDArray[np.int64]:
@@ -110,7 +112,7 @@ class GatoModel(nn.Module):
         """
         is_allowed = np.isin(self.known, allowed)
         if not is_allowed.any():
-            raise ConfigError("none of the allowed tokens was learned", value=allowed[:5].tolist())
+            raise ConfigError("no allowed token is in the trained vocabulary", value=allowed[:5].tolist())
         mask = torch.from_numpy(~is_allowed)
         rows, positions = torch.from_numpy(self.rows(tokens)), torch.from_numpy(step_position)
         new_rows: list[Tensor] = []

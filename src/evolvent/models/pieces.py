@@ -137,7 +137,7 @@ def region_of(tensor: Tensor) -> tuple[tuple[int, ...], Region, bool]:
     local = local_tensor(tensor)
     if region.numel != local.numel() or (region.numel and region.shape != tuple(local.shape)):
         raise ConfigError(
-            f"a sharded tensor's local part is not what its layout {tensor.placements} says",
+            f"local part of a sharded tensor does not match its layout {tensor.placements}",
             value=tuple(local.shape),
             expected=region.shape,
         )
@@ -159,12 +159,12 @@ def _split_order(placements: Sequence[Placement], sizes: Sequence[int]) -> list[
                 if isinstance(later_placement, Shard | _StridedShard) and later_placement.dim == placement.dim
             ]
             if math.prod(later) != placement.split_factor:
-                raise ConfigError("a strided shard without the shards that it strides over", value=placements)
+                raise ConfigError("a strided shard lacks the shards that it strides over", value=placements)
             strided.append(axis)
         elif isinstance(placement, Shard):
             plain.append(axis)
         elif not isinstance(placement, Replicate):
-            raise ConfigError("a tensor that is neither sharded nor replicated cannot be saved", value=placements)
+            raise ConfigError("cannot save a tensor that is neither sharded nor replicated", value=placements)
     return plain + strided[::-1]
 
 
@@ -210,7 +210,7 @@ class Index(Mapping[str, Entry]):
                     part = opened.get_slice(name)
                     shape, dtype = tuple(part.get_shape()), part.get_dtype()
                     if dtype not in DTYPES:
-                        raise Incomplete(f"tensor {name!r} of {folder / file} has a type that torch lacks", value=dtype)
+                        raise Incomplete(f"tensor {name!r} of {folder / file} has an unsupported type", value=dtype)
                     entries[name] = Entry(shape, DTYPES[dtype], (Piece(file, Region.whole(shape)),))
         return cls(folder, entries)
 
@@ -238,7 +238,7 @@ class Index(Mapping[str, Entry]):
             missing = [remainder for box in missing for remainder in box.without(piece.region)]
         if missing:
             raise Incomplete(
-                f"a part of tensor {name!r} is in no file of {self.folder}",
+                f"no file of {self.folder} holds a part of tensor {name!r}",
                 value=f"missing {missing[0].shape} at {missing[0].offset}",
                 expected=entry.shape,
             )
@@ -276,11 +276,11 @@ def fill_all(targets: Iterable[tuple[str, Tensor]], index: Index) -> None:
     plan: dict[str, list[tuple[str, Piece, Region, Tensor]]] = {}
     for name, target in targets:
         if name not in index:
-            raise Incomplete(f"{index.folder} has no tensor {name!r}", value=f"{len(index)} tensors")
+            raise Incomplete(f"{index.folder} lacks tensor {name!r}", value=f"{len(index)} tensors")
         shape, region, _ = region_of(target)
         if index[name].shape != shape:
             raise ShapeMismatch(
-                f"tensor {name!r} of {index.folder} has another shape", value=index[name].shape, expected=shape
+                f"tensor {name!r} of {index.folder} has the wrong shape", value=index[name].shape, expected=shape
             )
         local = local_tensor(target)
         for piece, part in index.plan_reads(name, region):

@@ -151,7 +151,18 @@ class Policy:
 
 
 def tiny_policy(vocabulary: Sequence[str], *, size: str = "xs", context: int = 256, seed: int = 0) -> Policy:
-    """Returns the embedded default policy, untrained, over a closed vocabulary of words."""
+    """Returns the embedded default policy, untrained, over a closed vocabulary of words.
+
+    Args:
+        vocabulary: the words.
+        size: size of the model.
+        context: maximum tokens of an episode.
+        seed: seed of the initialization.
+
+    >>> policy = tiny_policy(["go", "left", "right"], context=64)
+    >>> policy.version, policy.context, policy.dialect.name
+    (0, 64, 'words')
+    """
     tokenizer = word_tokenizer(vocabulary, context=context)
     model = init_tiny(tiny_config(len(tokenizer), size, context=context), seed=seed)
     return Policy(model, tokenizer, dialect_for(tokenizer, "words"))
@@ -185,12 +196,20 @@ def load_policy(
             fit.
         ConfigError: no such model, or an adapter or a GGUF file that is not understood.
         HashMismatch: an adapter's base has changed.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "model"
+    >>> tiny_policy(["go", "left", "right"]).save(folder)
+    >>> load_policy(folder).context
+    256
     """
     folder = locate_model(folder)
     if (folder / FILES[0]).is_file():
         return _load_adapted(folder, dialect=dialect, history=history, context=context, base=base)
     if base is not None:
-        raise ConfigError("a base is for adapters only", value=str(folder), expected=f"a folder with {FILES[0]}")
+        raise ConfigError(
+            "base can be set only for an adapter folder", value=str(folder), expected=f"a folder with {FILES[0]}"
+        )
     gguf_file = find_gguf(folder)
     if gguf_file is not None:
         _transformers()
@@ -238,7 +257,7 @@ def _load_adapted(
             f"the base of the adapter in {folder} has changed: {base_policy.base.folder}",
             value=base_policy.base.digest,
             expected=base_note.get("digest"),
-            hint="bring back the base that it was trained on",
+            hint="restore the base model that the adapter was trained on",
         )
     model, tokenizer, policy_dialect = (
         attach_adapter(base_policy.model, folder),
@@ -263,22 +282,22 @@ def _find_base_folder(folder: Path, location: Path | str | None) -> Path:
         try:
             location = json.loads((folder / FILES[0]).read_text(encoding="utf-8")).get("base_model_name_or_path")
         except (ValueError, AttributeError) as error:
-            raise Incomplete(f"{folder / FILES[0]} is no JSON object", value=str(error)) from error
+            raise Incomplete(f"{folder / FILES[0]} is not a JSON object", value=str(error)) from error
     base_folder = next(
         (candidate for candidate in (folder / str(location), Path(str(location))) if location and candidate.is_dir()),
         None,
     )
-    hint = "load_policy(folder, base=...) names it"
+    hint = "set it with load_policy(folder, base=...)"
     if base_folder is None:
         raise ConfigError(
-            f"the base of the adapter in {folder} is not here",
+            f"base model of the adapter in {folder} not found",
             value=location,
             expected="a local model folder",
             hint=hint,
         )
     if (base_folder / FILES[0]).exists():
         raise ConfigError(
-            f"the base of the adapter in {folder} is an adapter itself",
+            f"base of the adapter in {folder} is another adapter",
             value=str(base_folder),
             expected="a model folder",
             hint=hint,
@@ -364,7 +383,7 @@ def _read_note(folder: Path) -> dict[str, Any]:
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise Incomplete(f"{path} is no JSON", value=str(error)) from error
+        raise Incomplete(f"{path} is not valid JSON", value=str(error)) from error
     note = {name: value for name, value in note.items() if value is not None} if isinstance(note, dict) else {}
     types = {"dialect": str, "end_ids": list, "history": str, "version": int}
     wrong = sorted(name for name, kind in types.items() if not isinstance(note.get(name, kind()), kind))
@@ -372,7 +391,7 @@ def _read_note(folder: Path) -> dict[str, Any]:
         wrong.append("end_ids")
     if wrong:
         raise Incomplete(
-            f"{path} is no note of a policy",
+            f"{path} is not the metadata of a policy",
             value={name: note[name] for name in wrong},
             expected="names of a dialect and of its history, whole numbers as end_ids and version",
         )
@@ -386,7 +405,7 @@ def refuse_pickle(path: Path) -> None:
             f"{path} is a pickle, which can run code when it is read",
             value=path.name,
             expected="a folder with *.safetensors",
-            hint="convert it where you trust it: model.save_pretrained(folder)",
+            hint="convert it on a machine where you trust it: model.save_pretrained(folder)",
         )
 
 
@@ -394,21 +413,21 @@ def _check_folder(folder: Path) -> None:
     """Checks a folder for every known problem before a model is built."""
     refuse_pickle(folder)
     if not folder.is_dir():
-        raise ConfigError("no such model folder", value=str(folder), expected="a folder with config.json")
+        raise ConfigError("model folder not found", value=str(folder), expected="a folder with config.json")
     names = {path.name for path in folder.iterdir()}
     if "config.json" not in names:
-        raise Incomplete(f"{folder} is no model folder", expected="config.json", value=sorted(names)[:8])
+        raise Incomplete(f"{folder} is not a model folder", expected="config.json", value=sorted(names)[:8])
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise Incomplete(f"{folder / 'config.json'} is no JSON", value=str(error)) from error
+        raise Incomplete(f"{folder / 'config.json'} is not valid JSON", value=str(error)) from error
     if not isinstance(config, dict):
-        raise Incomplete(f"{folder / 'config.json'} is no JSON object", value=type(config).__name__)
+        raise Incomplete(f"{folder / 'config.json'} is not a JSON object", value=type(config).__name__)
     if "auto_map" in config:
         raise UnsafeFile(
-            f"{folder} brings its own model code",
+            f"{folder} contains its own model code",
             value=config["auto_map"],
-            expected="an architecture that transformers knows",
+            expected="an architecture of transformers",
         )
     if not any(name.endswith(".safetensors") and name != ValueHead.FILE for name in names):
         pickles = sorted(name for name in names if name.endswith(_PICKLES))
@@ -417,7 +436,7 @@ def _check_folder(folder: Path) -> None:
                 f"{folder} has pickled weights only",
                 value=pickles,
                 expected="*.safetensors",
-                hint="convert them where you trust them: model.save_pretrained(folder)",
+                hint="convert them on a machine where you trust them: model.save_pretrained(folder)",
             )
         raise Incomplete(f"{folder} has no weights", expected="*.safetensors")
     if not names & _TOKENIZERS:

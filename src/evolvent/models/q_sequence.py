@@ -52,7 +52,7 @@ class QShape:
     def __post_init__(self) -> None:
         minimums = {"observation": 1, "dims": 1, "bins": 2, "context": 1}
         problems = [
-            Problem(name, f"is {getattr(self, name)}", f"give at least {minimum}")
+            Problem(name, f"got {getattr(self, name)}, expected at least {minimum}")
             for name, minimum in minimums.items()
             if getattr(self, name) < minimum
         ]
@@ -65,7 +65,7 @@ def bin_actions(action: ArrayLike, *, bins: int) -> NDArray[np.int64]:
     x = np.asarray(action, np.float64)
     is_outside = ~(np.abs(x) <= 1.0)
     if is_outside.any():
-        raise SampleInvalid("an action outside its bins", value=float(x[is_outside].ravel()[0]), expected="-1..1")
+        raise SampleInvalid("action out of range", value=float(x[is_outside].ravel()[0]), expected="-1..1")
     return np.minimum(((x + 1.0) / 2.0 * bins).astype(np.int64), bins - 1)
 
 
@@ -98,12 +98,12 @@ class QSequence(nn.Module):
         shape, (batch, steps) = self.shape, observation.shape[:2]
         if tuple(bins.shape) != (batch, steps, shape.dims) or steps > shape.context:
             raise BatchMismatch(
-                "no windows of this network",
+                "windows have the wrong shape",
                 value=tuple(bins.shape),
                 expected=f"[B, at most {shape.context}, {shape.dims}]",
             )
         if bins.numel() and int(bins.max()) >= shape.bins:
-            raise BatchMismatch("a bin beyond the last", value=int(bins.max()), expected=f"0..{shape.bins - 1}")
+            raise BatchMismatch("bin out of range", value=int(bins.max()), expected=f"0..{shape.bins - 1}")
         first = torch.arange(shape.dims, device=bins.device) * shape.bins
         embedded_bins = self.embed_bin(bins.clamp(min=0) + first)
         stream = torch.cat([self.embed_observation(observation)[:, :, None], embedded_bins], 2).flatten(1, 2)

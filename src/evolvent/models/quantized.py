@@ -69,16 +69,20 @@ def write_int8_folder(source: Path, target: Path) -> None:
             Incomplete: the source is not a complete model.
     """
     if target.exists():
-        raise ConfigError("the folder to write to exists", value=str(target), expected="a new name")
+        raise ConfigError(
+            "the output folder already exists", value=str(target), expected="a folder that does not exist"
+        )
     if is_quantized(source):
-        raise ConfigError("the weights are of 8 bits already", value=str(source), expected="a folder of floats")
+        raise ConfigError(
+            "the weights already have 8 bits", value=str(source), expected="a folder with floating-point weights"
+        )
     with _hide_messages():
         import transformers
 
         try:
             from torchao.quantization import Int8WeightOnlyConfig
         except ImportError as error:
-            raise MissingExtra("device", "weights of 8 bits") from error
+            raise MissingExtra("device", "8-bit weights") from error
         quantization = transformers.TorchAoConfig(Int8WeightOnlyConfig(version=2))
         model = _load_local(source, quantization_config=quantization)
         target.mkdir(parents=True)
@@ -107,7 +111,7 @@ def load_quantized(folder: Path) -> object:
         try:
             import torchao  # noqa: F401
         except ImportError as error:
-            raise MissingExtra("device", "weights of 8 bits") from error
+            raise MissingExtra("device", "8-bit weights") from error
         return _load_local(folder).eval()
 
 
@@ -126,7 +130,7 @@ def _load_local(folder: Path, **options: Any) -> Any:
             **options,
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise Incomplete(f"{folder} cannot be loaded as a quantised model", value=str(error)[:300]) from error
+        raise Incomplete(f"{folder} cannot be loaded as a quantized model", value=str(error)[:300]) from error
 
 
 def dequantize(model: PreTrainedModel) -> object:

@@ -37,7 +37,11 @@ class QuantileBins:
                 or not np.isfinite(borders).all()
                 or not (np.diff(borders) > 0).all()
             ):
-                raise SampleInvalid("no bins", value=(borders.shape, middles.shape), expected="borders between bins")
+                raise SampleInvalid(
+                    "invalid bins",
+                    value=(borders.shape, middles.shape),
+                    expected="borders [D, bins - 1] and middles [D, bins]",
+                )
 
     @classmethod
     def fit(cls, data: ArrayLike, *, bins: int) -> QuantileBins:
@@ -46,7 +50,7 @@ class QuantileBins:
         """
         x = np.asarray(data, np.float64)
         if not len(x) or not np.isfinite(x).all():
-            raise SampleInvalid("nothing to make bins of", value=x.shape, expected="finite numbers")
+            raise SampleInvalid("cannot compute bins", value=x.shape, expected="finite numbers")
         columns = [_fit_column(column, bins) for column in x.T]
         return cls(tuple(borders for borders, _ in columns), tuple(middles for _, middles in columns))
 
@@ -61,7 +65,7 @@ class QuantileBins:
         """
         x = np.asarray(values, np.float64)
         if not np.isfinite(x).all():
-            raise SampleInvalid("a number without a bin", value=float(x[~np.isfinite(x)].ravel()[0]))
+            raise SampleInvalid("number cannot be binned", value=float(x[~np.isfinite(x)].ravel()[0]))
         columns = [np.searchsorted(self.borders[first + i], x[..., i], side="right") for i in range(x.shape[-1])]
         return np.stack(columns, -1).astype(np.int64)
 

@@ -68,7 +68,9 @@ def load_sequence(kind: type[M], make: Callable[..., HasLayers], folder: Path) -
     with raise_incomplete(folder):
         row = json.loads(path.read_text(encoding="utf-8"))
         if row["format"] != _FORMAT or row["kind"] != kind.__name__:
-            raise Incomplete(f"{path} is of another kind", value=(row["kind"], row["format"]), expected=kind.__name__)
+            raise Incomplete(
+                f"{path} holds another kind of policy", value=(row["kind"], row["format"]), expected=kind.__name__
+            )
         fields = {name: tuple(value) if isinstance(value, list) else value for name, value in row["shape"].items()}
         shape, extra = make(**fields), dict(row["extra"])
         tensors = _weights(folder / _WEIGHTS)
@@ -82,7 +84,7 @@ def load_sequence(kind: type[M], make: Callable[..., HasLayers], folder: Path) -
         if name not in tensors or name not in expected or tensors[name].shape != expected[name].shape
     )
     if mismatched:
-        raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=mismatched[:5])
+        raise ShapeMismatch(f"weights in {folder / _WEIGHTS} have the wrong shape", value=mismatched[:5])
     model = kind(shape)
     model.load_state_dict(tensors)
     return model.eval(), extra
@@ -94,11 +96,11 @@ def raise_incomplete(folder: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise Incomplete(f"{folder} holds no sequence policy", expected=f"{_SHAPE} and {_WEIGHTS}") from error
+        raise Incomplete(f"{folder} does not hold a sequence policy", expected=f"{_SHAPE} and {_WEIGHTS}") from error
     except CheckpointError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EvolventError) as error:
-        raise Incomplete(f"{folder / _SHAPE} describes no sequence policy", value=str(error)) from error
+        raise Incomplete(f"{folder / _SHAPE} does not describe a sequence policy", value=str(error)) from error
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:

@@ -61,16 +61,20 @@ class SequenceShape:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"is {getattr(self, name)}", "give at least 1")
+            Problem(name, f"got {getattr(self, name)}, expected at least 1")
             for name in ("observation", "context")
             if getattr(self, name) < 1
         ]
         if (self.actions > 0) == (self.dim > 0) or min(self.actions, self.dim, self.horizon) < 0:
-            problems.append(Problem("actions", f"{self.actions} choices and {self.dim} numbers", "give one of them"))
+            problems.append(
+                Problem(
+                    "actions", f"got {self.actions} choices and {self.dim} numbers", "set only one of actions and dim"
+                )
+            )
         if self.stochastic and not self.dim:
-            problems.append(Problem("stochastic", "a squashed Gaussian is for actions that are numbers"))
+            problems.append(Problem("stochastic", "a squashed Gaussian needs continuous actions"))
         if not (math.isfinite(self.scale) and self.scale > 0):
-            problems.append(Problem("scale", f"is {self.scale}", "give a number above 0"))
+            problems.append(Problem("scale", f"got {self.scale}, expected a number above 0"))
         if problems:
             raise ConfigError(problems)
 
@@ -135,16 +139,16 @@ class DecisionModel(nn.Module):
         shape = self.shape
         if observation.dim() != 3 or observation.shape[2] != shape.observation or observation.shape[1] > shape.context:
             raise BatchMismatch(
-                "no windows of this policy",
+                "windows have the wrong shape",
                 value=tuple(observation.shape),
                 expected=f"[B, at most {shape.context}, {shape.observation}]",
             )
         axes = (*observation.shape[:2], *((shape.dim,) if shape.dim else ()))
         if tuple(action.shape) != axes:
-            raise BatchMismatch("no actions of this policy", value=tuple(action.shape), expected=axes)
+            raise BatchMismatch("actions have the wrong shape", value=tuple(action.shape), expected=axes)
         if shape.horizon and int(time.max()) >= shape.horizon:
             raise BatchMismatch(
-                "a time step beyond the table of embeddings",
+                "time step out of range",
                 value=int(time.max()),
                 expected=f"0..{shape.horizon - 1}",
                 hint="train with a longer horizon",

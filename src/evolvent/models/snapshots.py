@@ -76,7 +76,9 @@ def publish_snapshot(run: Path, step: int, write: Callable[[Path], None], *, kee
         NoSpace, StoreUnavailable: the disk is full, or cannot be written.
     """
     if step < 0 or keep < 1:
-        raise ConfigError("no snapshot", value=f"step {step}, keep {keep}", expected="step >= 0 and keep >= 1")
+        raise ConfigError(
+            "snapshot settings out of range", value=f"step {step}, keep {keep}", expected="step >= 0 and keep >= 1"
+        )
     folder = run / "snapshots"
     with disk_errors(folder):
         (folder / "leases").mkdir(parents=True, exist_ok=True)
@@ -151,7 +153,7 @@ def _read_history(folder: Path) -> tuple[int, list[str]]:
     try:
         row = _read_pointer(folder)
     except Incomplete as error:
-        _log.warning("%s: it is written anew", error)
+        _log.warning("%s: rewriting it", error)
         row = None
     return (0, []) if row is None else (row["serial"], row["published"])
 
@@ -183,7 +185,7 @@ def _remove_old(folder: Path, kept_names: Sequence[str]) -> None:
                 ):
                     removed.append(path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")))
     except StoreUnavailable as error:
-        _log.warning("older snapshots stay: %s", error)
+        _log.warning("older snapshots were not removed: %s", error)
     finally:
         _unlock(gate)
     for path in removed:
@@ -236,13 +238,13 @@ def lease(run: Path) -> Iterator[Snapshot]:
     """
     folder = run / "snapshots"
     if not (folder / "LATEST.json").exists():
-        raise Incomplete(f"{run} has no snapshot", hint="a training publishes them while it runs")
+        raise Incomplete(f"{run} does not hold a snapshot", hint="wait until the training job publishes one")
     with disk_errors(folder):
         snapshot, path, handle = _take_lease(folder)
     try:
         if _compute_digest(snapshot.path) != snapshot.sha256:
             raise HashMismatch(
-                "a snapshot is not what was published",
+                "the snapshot has changed since it was published",
                 value=str(snapshot.path),
                 expected=f"weight files of SHA-256 {snapshot.sha256[:16]}...",
             )
@@ -259,19 +261,19 @@ def _take_lease(folder: Path) -> tuple[Snapshot, Path, int]:
     while gate is None:
         if deadline.expired:
             raise StoreUnavailable(
-                f"no lease of a snapshot in {folder}",
+                f"cannot lock a snapshot in {folder}",
                 value=f"{_GATE_S:g} s of waiting",
-                hint="a process that was stopped holds gate.lock: end it",
+                hint="end the stopped process that holds gate.lock",
             )
         time.sleep(_PAUSE_S)
         gate = _try_lock(folder / "gate.lock")
     try:
         row = _read_pointer(folder)
         if row is None:
-            raise Incomplete(f"{folder} has no pointer to a snapshot", expected="LATEST.json")
+            raise Incomplete(f"{folder} does not hold a snapshot pointer", expected="LATEST.json")
         snapshot = _parse_snapshot(folder, row)
         if not snapshot.path.is_dir():
-            raise Incomplete("the newest snapshot is not there", value=str(snapshot.path))
+            raise Incomplete("the newest snapshot is missing", value=str(snapshot.path))
         path = folder / "leases" / f"{os.getpid()}-{secrets.token_hex(4)}.json"
         handle = _try_lock(path)
         if handle is None:  # a name of its own that nobody else knows
@@ -305,14 +307,14 @@ def _read_pointer(folder: Path) -> dict[str, Any] | None:
     types = {"serial": int, "step": int, "path": str, "sha256": str, "published": list}
     is_complete = isinstance(row, dict) and all(type(row.get(name)) is kind for name, kind in types.items())
     if not isinstance(row, dict) or not is_complete or not all(isinstance(name, str) for name in row["published"]):
-        raise Incomplete(f"{path} is no pointer to a snapshot", value=row, expected=f"format {_FORMAT}")
+        raise Incomplete(f"{path} is not a snapshot pointer", value=row, expected=f"format {_FORMAT}")
     return row
 
 
 def _parse_snapshot(folder: Path, row: dict[str, Any]) -> Snapshot:
     path = safe_join(folder, row["path"])
     if path.parent != folder.resolve() or not path.name.startswith(_PREFIX):
-        raise Incomplete("a pointer to what is no snapshot", value=row["path"], expected=f"{_PREFIX}000123")
+        raise Incomplete("the pointer does not name a snapshot", value=row["path"], expected=f"{_PREFIX}000123")
     return Snapshot(row["step"], folder / path.name, row["sha256"], row["serial"])
 
 
@@ -328,7 +330,7 @@ def _compute_digest(folder: Path) -> str:
     weights = sorted(folder.rglob("*.safetensors"))
     if not any((folder / name).is_file() for name in _CONFIGS) or not weights:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else "nothing"
-        raise Incomplete(f"{folder} is no model folder", value=names, expected="config.json and *.safetensors")
+        raise Incomplete(f"{folder} is not a model folder", value=names, expected="config.json and *.safetensors")
     digest = hashlib.sha256()
     for path in weights:
         name, size, header = path.relative_to(folder).as_posix(), path.stat().st_size, _read_header(path)
@@ -349,9 +351,11 @@ def _read_header(path: Path) -> bytes:
         ends = [row["data_offsets"][1] for name, row in rows.items() if name != "__metadata__"]
         expected_size = 8 + length + max(ends, default=0)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        raise Incomplete(f"{path} has no header of safetensors", value=f"{len(header)} of {length} bytes") from None
+        raise Incomplete(
+            f"{path} does not have a safetensors header", value=f"{len(header)} of {length} bytes"
+        ) from None
     if path.stat().st_size != expected_size:
-        raise Incomplete(f"{path} is cut short", value=f"{path.stat().st_size} bytes", expected=f"{expected_size}")
+        raise Incomplete(f"{path} is truncated", value=f"{path.stat().st_size} bytes", expected=f"{expected_size}")
     return header
 
 

@@ -55,18 +55,20 @@ class TeamShape:
     def __post_init__(self) -> None:
         minimums = {"agents": 1, "observation": 1, "state": 0, "dim": 0, "width": 2, "heads": 1, "blocks": 1}
         problems = [
-            Problem(name, f"is {getattr(self, name)}", f"give at least {minimum}")
+            Problem(name, f"got {getattr(self, name)}, expected at least {minimum}")
             for name, minimum in minimums.items()
             if getattr(self, name) < minimum
         ]
         if bool(self.sizes) == bool(self.dim) or any(size < 1 for size in self.sizes):
-            problems.append(Problem("sizes", f"{self.sizes} choices and {self.dim} numbers", "give one of the two"))
+            problems.append(
+                Problem("sizes", f"got {self.sizes} choices and {self.dim} numbers", "set only one of sizes and dim")
+            )
         if self.kind not in get_args(TeamKind):
             problems.append(unknown_name_problem("kind", self.kind, get_args(TeamKind)))
         if self.kind == "mat_gru" and self.width % 2:
-            problems.append(Problem("width", f"is {self.width}", "give mat_gru, which reads both ways, an even one"))
+            problems.append(Problem("width", f"got {self.width}, expected an even number for mat_gru"))
         if self.prefix_values and self.kind != "mat":
-            problems.append(Problem("prefix_values", f"{self.kind} has no decoder that values could be read in"))
+            problems.append(Problem("prefix_values", f"{self.kind} has no decoder to read values from"))
         if problems:
             raise ConfigError(problems)
 
@@ -145,11 +147,13 @@ class TeamModel(nn.Module):
         shape, observation = self.shape, inputs.observation
         if observation.dim() != 3 or observation.shape[2] != shape.observation:
             raise BatchMismatch(
-                "observations of another team", value=tuple(observation.shape), expected=f"[B, n, {shape.observation}]"
+                "observations do not match the team",
+                value=tuple(observation.shape),
+                expected=f"[B, n, {shape.observation}]",
             )
         if inputs.available is not None and inputs.available.shape != (*observation.shape[:2], shape.outputs):
             raise BatchMismatch(
-                "masks of available actions of another team",
+                "masks of available actions do not match the team",
                 value=tuple(inputs.available.shape),
                 expected=(*observation.shape[:2], shape.outputs),
             )
@@ -172,7 +176,7 @@ class ActionHead(nn.Module):
     def std(self) -> Tensor:
         """Returns the standard deviation `[D]` of a continuous action."""
         if self.log_std is None:
-            raise BatchMismatch("a discrete action has no deviation")
+            raise BatchMismatch("a discrete action has no standard deviation")
         return 0.5 * self.log_std.sigmoid()
 
     def encode(self, actions: Tensor) -> Tensor:

@@ -59,12 +59,12 @@ def load_team(folder: Path, *, expected: TeamShape | None = None) -> TeamModel:
     if expected is not None:
         names = [name for name in asdict(shape) if name != "agents"]
         differences = [
-            f"{name}: saved with {getattr(shape, name)}, here {getattr(expected, name)}"
+            f"{name}: saved with {getattr(shape, name)}, expected {getattr(expected, name)}"
             for name in names
             if getattr(shape, name) != getattr(expected, name)
         ]
         if differences:
-            raise ShapeMismatch(f"{folder} is no policy of this team ({'; '.join(differences)})")
+            raise ShapeMismatch(f"{folder} does not hold a policy of this team ({'; '.join(differences)})")
     try:
         tensors = load((folder / _WEIGHTS).read_bytes())
     except FileNotFoundError as error:
@@ -81,7 +81,7 @@ def load_team(folder: Path, *, expected: TeamShape | None = None) -> TeamModel:
         if name not in tensors or name not in expected_tensors or tensors[name].shape != expected_tensors[name].shape
     )
     if mismatched:
-        raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=mismatched[:5])
+        raise ShapeMismatch(f"weights in {folder / _WEIGHTS} have the wrong shape", value=mismatched[:5])
     model.load_state_dict(tensors)
     return model.eval()
 
@@ -91,12 +91,12 @@ def _read_shape(folder: Path) -> TeamShape:
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
         if row.pop("format") != _FORMAT:
-            raise Incomplete(f"{path} is of another format", expected=_FORMAT)
+            raise Incomplete(f"{path} has another format", expected=_FORMAT)
         return TeamShape(**{**row, "sizes": tuple(row["sizes"])})
     except FileNotFoundError as error:
-        raise Incomplete(f"{folder} holds no policy of a team", expected=_SHAPE) from error
+        raise Incomplete(f"{folder} does not hold a team policy", expected=_SHAPE) from error
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-        raise Incomplete(f"{path} describes no policy of a team", value=str(error)) from error
+        raise Incomplete(f"{path} does not describe a team policy", value=str(error)) from error
 
 
 def _assign_actor_weights(tensors: dict[str, torch.Tensor], model: TeamModel) -> dict[str, torch.Tensor]:

@@ -59,7 +59,7 @@ class ChatTools:
         try:
             prompt = self._apply_template(probe, ())
             if _TOOL.name not in prompt or "probe_key" not in prompt:
-                hint = "use FourBlocks or Compact, or the tokenizer of a model that was tuned on tools"
+                hint = "use FourBlocks or Compact, or the tokenizer of a model trained to call tools"
                 raise ConfigError("the chat template ignores tools", value=prompt[:200], hint=hint)
             target = self.render(probe).target
         except SampleInvalid as error:
@@ -75,7 +75,7 @@ class ChatTools:
                     return form
             except InvalidAction:
                 continue
-        failure = "drops calls" if "probed" not in target else "writes calls in a form that is not known"
+        failure = "drops calls" if "probed" not in target else "writes calls in an unknown format"
         raise ConfigError(f"the chat template {failure}", value=target, expected=f"one of {', '.join(_FORMS)}")
 
     def render(self, sample: CallSample) -> RenderedSample:
@@ -86,7 +86,7 @@ class ChatTools:
         full_text = self._apply_template(sample, (answer,))
         if not full_text.startswith(prompt):
             raise SampleInvalid(
-                f"sample {sample.id!r}: the chat template writes the prompt otherwise before an answer",
+                f"sample {sample.id!r}: the chat template changes the prompt before an answer",
                 value=full_text[-200:],
                 expected=prompt[-200:],
             )

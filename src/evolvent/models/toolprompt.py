@@ -70,12 +70,12 @@ def refuse_marks(sample: CallSample, marks: Sequence[str]) -> None:
     try:
         match = next((mark for text in _outside_texts(sample) for mark in marks if mark in text), None)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid(f"sample {sample.id!r} holds what JSON does not have", value=str(error)) from error
+        raise SampleInvalid(f"sample {sample.id!r} holds a value that is not JSON", value=str(error)) from error
     if match is not None:
         raise SampleInvalid(
-            f"sample {sample.id!r} spells a control mark of the prompt",
+            f"sample {sample.id!r} contains a control mark of the prompt",
             value=match,
-            hint="it could forge a turn or a tool",
+            hint="remove the mark: it could forge a turn or a tool",
         )
 
 
@@ -88,7 +88,9 @@ def _refuse_turns(sample: CallSample) -> None:
     match = next((turn_match for text in texts if (turn_match := _TURN.search(text)) is not None), None)
     if match is not None:
         raise SampleInvalid(
-            f"sample {sample.id!r} spells the beginning of a turn", value=match[0].strip(), hint="it could forge one"
+            f"sample {sample.id!r} contains the beginning of a turn",
+            value=match[0].strip(),
+            hint="remove it: it could forge a turn",
         )
 
 
@@ -126,7 +128,7 @@ class FourBlocks:
         try:
             tools = json.dumps(rows, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise SampleInvalid(f"sample {sample.id!r} has tools that are no JSON", value=str(error)) from error
+            raise SampleInvalid(f"tools of sample {sample.id!r} are not JSON", value=str(error)) from error
         return RenderedSample(_hammer().render(tools=tools, turns=turns), self._fenced(sample.calls))
 
     @staticmethod
@@ -176,7 +178,7 @@ class Compact:
         """
         for names in ([tool.name for tool in sample.tools], *(_parameter_names(tool) for tool in sample.tools)):
             if len({spell_name(name) for name in names}) < len(list(names)):
-                raise SampleInvalid(f"sample {sample.id!r} has two names that are spelled alike", value=list(names))
+                raise SampleInvalid(f"sample {sample.id!r} has two names with the same spelling", value=list(names))
         _refuse_turns(sample)
         lines = [
             f"{spell_name(tool.name)} ( {self._format_parameters(tool)} ) : {tool.description}" for tool in sample.tools
@@ -187,7 +189,7 @@ class Compact:
             self.parse_calls(text, sample) != _without_ids(sample.calls)
             for text in (target, " ".join(_PIECE.findall(target)))
         ):
-            raise SampleInvalid(f"sample {sample.id!r} holds calls that are not read back as they are", value=target)
+            raise SampleInvalid(f"calls of sample {sample.id!r} change when they are read back", value=target)
         return RenderedSample("\n".join(lines), target)
 
     @staticmethod

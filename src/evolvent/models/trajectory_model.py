@@ -49,11 +49,11 @@ class TrajectoryShape:
     def __post_init__(self) -> None:
         problems = []
         if len(self.counts) != self.observation + self.action + 3 or min(self.observation, self.action) < 1:
-            problems.append(Problem("counts", f"{len(self.counts)} columns", "observation + action + 3 are needed"))
+            problems.append(Problem("counts", f"got {len(self.counts)} columns, expected observation + action + 3"))
         if min(self.counts, default=0) < 1:
             problems.append(Problem("counts", "a column has no bins"))
         if self.context < 1:
-            problems.append(Problem("context", f"is {self.context}", "give at least 1"))
+            problems.append(Problem("context", f"got {self.context}, expected at least 1"))
         if problems:
             raise ConfigError(problems)
 
@@ -111,7 +111,7 @@ class TrajectoryModel(nn.Module):
         """
         shape, length = self.shape, tokens.shape[1]
         if length % shape.columns != shape.observation:
-            raise BatchMismatch("a prefix does not end with an observation", value=length)
+            raise BatchMismatch("prefix does not end with an observation", value=length)
         cache = self.trunk.cache(len(tokens), length + shape.columns)
         positions = torch.arange(length + shape.columns, device=tokens.device).expand(len(tokens), -1)
         last = self._compute_logits(self.trunk.decode(self._embed(tokens, positions[:, :length], 0), cache), 0)[:, -1]
@@ -129,7 +129,7 @@ class TrajectoryModel(nn.Module):
         """Returns embeddings of the tokens; `begin` is the number of earlier tokens, which determines the column."""
         if positions.shape[1] and int(positions[:, -1].max()) >= self.place.num_embeddings:
             raise BatchMismatch(
-                "more transitions than the context holds",
+                "number of transitions exceeds the context",
                 value=int(positions[:, -1].max()) + 1,
                 expected=f"{self.place.num_embeddings} tokens",
             )

@@ -120,7 +120,7 @@ class BareBlock(NamedTuple):
     def of(cls, block: nn.Module) -> BareBlock:
         """Builds the plain form of a module; raises ConfigError for a module that is not a `Block`."""
         if not isinstance(block, Block):
-            raise ConfigError("no block of a trunk", value=type(block).__name__)
+            raise ConfigError("invalid trunk block", value=type(block).__name__)
         cross = None if block.cross is None else BareAttention.of(block.cross)
         norm_cross = None if block.norm_cross is None else bare(block.norm_cross)
         mlp = partial(_apply_all, [bare(block.up), block.activation, bare(block.down)])
@@ -184,14 +184,14 @@ class TrunkShape:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"is {getattr(self, name)}", "give at least 1")
+            Problem(name, f"got {getattr(self, name)}, expected at least 1")
             for name in ("width", "heads", "layers", "mlp")
             if getattr(self, name) < 1
         ]
         if not problems and self.width % self.heads:
-            problems.append(Problem("heads", f"{self.heads} heads do not divide a width of {self.width}"))
+            problems.append(Problem("heads", f"got {self.heads}, expected a divisor of width {self.width}"))
         if not 0.0 <= self.dropout < 1.0:
-            problems.append(Problem("dropout", f"is {self.dropout}", "give a number in [0, 1)"))
+            problems.append(Problem("dropout", f"got {self.dropout}, expected a number in [0, 1)"))
         if problems:
             raise ConfigError(problems)
 
@@ -262,7 +262,7 @@ class Attention(nn.Module):
             q, k, v = mixed.chunk(3, -1)
         elif queries is None or queries.shape != x.shape:
             raise BatchMismatch(
-                "cross attention needs a memory of the stream's size",
+                "cross attention needs a memory with the shape of the stream",
                 expected=tuple(x.shape),
                 value=None if queries is None else tuple(queries.shape),
             )
@@ -431,12 +431,12 @@ class Trunk(nn.Module):
             ConfigError: a trunk that is not causal. BatchMismatch: more positions than the cache can hold.
         """
         if not self.shape.causal:
-            raise ConfigError("only a causal trunk can be read position by position", value="causal=False")
+            raise ConfigError("reading position by position needs a causal trunk", value="causal=False")
         self._check(x, memory, attention_mask)
         begin, end = cache.length, cache.length + x.shape[1]
         if end > cache.capacity or cache.buffers[0].shape[0] != x.shape[0]:
             raise BatchMismatch(
-                "positions that the cache cannot take",
+                "positions do not fit the cache",
                 value=f"{x.shape[0]} rows to position {end}",
                 expected=f"{cache.buffers[0].shape[0]} rows, at most {cache.capacity}",
             )
@@ -502,10 +502,12 @@ class Trunk(nn.Module):
 
     def _check(self, x: Tensor, memory: Tensor | None, attention_mask: Tensor | None) -> None:
         if x.dim() != 3 or x.shape[2] != self.shape.width:
-            raise BatchMismatch("no stream of this trunk", value=tuple(x.shape), expected=f"[B, T, {self.shape.width}]")
+            raise BatchMismatch(
+                "the stream has the wrong shape", value=tuple(x.shape), expected=f"[B, T, {self.shape.width}]"
+            )
         if attention_mask is not None and attention_mask.shape != x.shape[:2]:
             raise BatchMismatch(
-                "what is seen is not one a position", value=tuple(attention_mask.shape), expected=x.shape[:2]
+                "the attention mask has the wrong shape", value=tuple(attention_mask.shape), expected=x.shape[:2]
             )
         if (memory is None) == self.shape.cross:
-            raise BatchMismatch("a memory is for a trunk with cross attention", value=f"cross={self.shape.cross}")
+            raise BatchMismatch("a memory needs a trunk with cross attention", value=f"cross={self.shape.cross}")

@@ -195,7 +195,7 @@ def plain_model(model: PreTrainedModel) -> PreTrainedModel:
             f"{kind} tuning cannot be merged into weights",
             value=f"{sum(virtual_tokens(model))} virtual tokens",
             expected="an adapter of kind lora, dora or ia3",
-            hint="RecomputeEngine serves it",
+            hint="use RecomputeEngine to serve it",
         )
     layer = import_peft().tuners.tuners_utils.BaseTunerLayer
     changed = {
@@ -287,7 +287,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise Incomplete(f"{path} cannot be read", value=str(error)) from error
     if not isinstance(values, dict):
-        raise Incomplete(f"{path} is no JSON object", value=type(values).__name__)
+        raise Incomplete(f"{path} is not a JSON object", value=type(values).__name__)
     kind = str(values.get("peft_type"))
     if kind not in _KINDS:
         raise ConfigError([unknown_name_problem("peft_type", kind, _KINDS, location=str(path))])
@@ -300,7 +300,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     if values.get("init_lora_weights") not in (None, True, False, "gaussian"):
         unsupported.append("init_lora_weights")  # PiSSA and its like change the base
     if unsupported:
-        hint = "merge it where it was made: PeftModel.from_pretrained(base, folder).merge_and_unload()"
+        hint = "merge it where it was trained: PeftModel.from_pretrained(base, folder).merge_and_unload()"
         raise ConfigError(
             [Problem(str(path), f"{name} = {values[name]!r} is not supported", hint) for name in unsupported]
         )
@@ -334,9 +334,9 @@ def _check_tensors(tuned: Any, tensors: Mapping[str, Tensor], path: Path) -> Non
     if mismatched:
         name = min(mismatched)
         raise ShapeMismatch(
-            f"{path} was made for another model: {name} has another shape than there",
+            f"{path} belongs to another model: wrong shape of {name}",
             value=mismatched[name],
-            expected=expected.get(name, "no such tensor"),
+            expected=expected.get(name, "a missing tensor"),
         )
 
 

@@ -113,7 +113,7 @@ class StoredCheckpoint:
         crcs = _compute_crcs(path)
         changed = [name for name, piece in pieces.items() if crcs.get(name) != piece.crc] if crcs else []
         return HashMismatch(
-            f"{path} is not what was written",
+            f"{path} has changed since it was written",
             value=f"changed: {changed or 'its header'}",
             expected=f"sha256 {self.files.get(file)}",
             hint=_REMOVE,
@@ -130,13 +130,13 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
     try:
         marker = json.loads((path / MARKER).read_bytes())
         if marker["format"] != FORMAT:
-            raise UnknownSchema(f"{path} is of another format", value=marker["format"], expected=FORMAT)
+            raise UnknownSchema(f"{path} has another format", value=marker["format"], expected=FORMAT)
         files = {str(name): str(entry["sha256"]) for name, entry in marker["files"].items()}
     except FileNotFoundError as error:
         raise Incomplete(
-            f"{path} has no {MARKER} marker",
+            f"{path} lacks the {MARKER} marker",
             value=sorted(p.name for p in path.iterdir())[:5] if path.is_dir() else "no folder",
-            expected="a checkpoint written to its end",
+            expected="a complete checkpoint",
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HashMismatch(f"{path / MARKER} cannot be read", value=str(error), hint=_REMOVE) from error
@@ -225,7 +225,7 @@ def write_tensors(
     """
     unsupported = [str(dtype) for dtype, _ in specs.values() if dtype not in _NAMES]
     if unsupported:
-        raise ConfigError("a tensor of a type that safetensors does not have", value=unsupported[0])
+        raise ConfigError("tensor type is not supported by safetensors", value=unsupported[0])
     names = sorted(specs, key=lambda name: (-specs[name][0].itemsize, name))  # widest first: all lie aligned
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -390,7 +390,7 @@ class SaveJob:
                 raise RankFailed(
                     f"rank 0 did not complete {self.target.name}",
                     value="it gave up" if is_gone else f"nothing for {deadline.total_s:g} s",
-                    hint="its own message says why; earlier checkpoints are intact",
+                    hint="read the message of rank 0; earlier checkpoints are intact",
                 )
             time.sleep(_PAUSE)
 

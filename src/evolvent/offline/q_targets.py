@@ -33,6 +33,15 @@ def window_q_targets(value: Tensor, windows: Windows, *, gamma: float, monte_car
             2309.10150, section 4.3); where an episode was cut, it must include the least return that may follow.
     Raises:
         NonFinite: a value or a reward is not finite.
+
+    >>> row = torch.ones(1, 3)
+    >>> windows = Windows(
+    ...     observation=row[..., None], action=row[..., None], reward=torch.tensor([[1.0, 2.0, 0.0]]), to_go=0 * row,
+    ...     time=row.long(), seen=row.bool(), decided=torch.tensor([[True, True, False]]),
+    ...     terminated=torch.tensor([True]),
+    ... )
+    >>> window_q_targets(torch.tensor([[[9.0], [4.0], [8.0]]]), windows, gamma=0.5)[0, :, 0]  # 1 + 0.5 * 4, 2, none
+    tensor([3., 2., 0.])
     """
     mask, (rows, steps, dims) = mark_learned_steps(windows), value.shape
     learned_counts = mask.sum(1)

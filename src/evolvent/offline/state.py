@@ -115,7 +115,7 @@ class SequenceCheckpoint:
                 dict(row["settings"]),
             )
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-            raise CorruptRecord(f"{self.path} is no state of a training: {error}", offset=0) from error
+            raise CorruptRecord(f"{self.path} is not the state of a training job: {error}", offset=0) from error
         current_settings = json.loads(json.dumps(self.settings))
         differing = sorted(
             name
@@ -127,10 +127,10 @@ class SequenceCheckpoint:
                 {name: row.get(name) for name in differing} for row in (saved_settings, current_settings)
             )
             raise ConfigError(
-                f"{self.path} is the state of a training with other settings",
+                f"{self.path} belongs to a training job with other settings",
                 value=saved_values,
                 expected=current_values,
-                hint="give another folder",
+                hint="use another folder",
             )
         parts: dict[str, dict[str, Tensor]] = {}
         for key, value in tensors.items():
@@ -142,7 +142,7 @@ class SequenceCheckpoint:
             for name, stateful in self.beside.items():
                 stateful.load_state_dict(parts.get(f"beside/{name}", {}))
         except (RuntimeError, KeyError, ValueError) as error:
-            raise ShapeMismatch(f"{self.path} is the state of other networks", value=str(error)) from error
+            raise ShapeMismatch(f"{self.path} belongs to other networks", value=str(error)) from error
         return progress
 
 

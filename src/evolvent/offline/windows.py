@@ -59,7 +59,7 @@ class ObservationScaler:
             or (deviation <= 0).any()
         ):
             raise SampleInvalid(
-                "nothing to standardise with",
+                "invalid observation statistics",
                 value=(mean.shape, deviation.shape),
                 expected=f"{observation} finite means, and deviations above 0",
             )
@@ -74,7 +74,7 @@ class ObservationScaler:
         """Returns `[..., O]`, standardized; raises BatchMismatch for observations of another world."""
         if np.shape(observation)[-1:] != self.mean.shape:
             raise BatchMismatch(
-                "observations of another size than the data's",
+                "observation size differs from the data",
                 value=np.shape(observation)[-1:],
                 expected=self.mean.shape,
             )
@@ -151,7 +151,7 @@ class WindowSource:
         ahead: bool = False,
     ) -> None:
         if context < 1:
-            raise ConfigError("a window needs a step", value=context, expected="1 or more")
+            raise ConfigError("context out of range", value=context, expected="1 or more")
         self.episodes, self.context, self.ahead = episodes, context, ahead
         self.standard = ObservationScaler.from_episodes(episodes) if standard is None else standard
         self.to_go = returns_to_go(episodes, gamma=gamma, cut_return=cut_return)
@@ -226,7 +226,9 @@ def recent_window(history: History, context: int, *, standard: ObservationScaler
     rows, step = len(history.observation), history.step
     targets = np.asarray(target, np.float64)
     if targets.shape not in ((), (rows,)):
-        raise BatchMismatch("not one target an episode", value=targets.shape, expected=(rows,))
+        raise BatchMismatch(
+            "number of target returns does not match the episodes", value=targets.shape, expected=(rows,)
+        )
     if not np.isfinite(targets).all():
         raise NonFinite("a target return is not finite", value=targets.tolist())
     newest = history.observation[:, -1]

@@ -33,19 +33,19 @@ Floats = NDArray[np.float64]
 def _check_inputs(scores: ArrayLike, truth: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
     values, truths = np.asarray(scores, np.float64).ravel(), np.asarray(truth, np.float64).ravel()
     if values.shape != truths.shape:
-        raise BatchMismatch("scores and truths differ in number", value=(len(values), len(truths)))
+        raise BatchMismatch("scores and labels differ in number", value=(len(values), len(truths)))
     if not np.isfinite(values).all() or not np.isin(truths, (0.0, 1.0)).all():
         raise BatchMismatch(
-            "scores must be finite and truths 0 or 1",
+            "scores must be finite and labels 0 or 1",
             value=values[~np.isfinite(values)][:3],
-            hint="leave out, and count, what was not scored",
+            hint="remove the entries without a score, and report their number",
         )
     return values, truths == 1.0
 
 
 def _check_probabilities(scores: Floats) -> Floats:
     if len(scores) and not (scores.min() >= 0 and scores.max() <= 1):
-        raise BatchMismatch("scores that are no probabilities", value=(scores.min(), scores.max()), expected="0..1")
+        raise BatchMismatch("scores are not probabilities", value=(scores.min(), scores.max()), expected="0..1")
     return scores
 
 
@@ -81,7 +81,7 @@ def auc_within(scores: ArrayLike, truth: ArrayLike, tasks: Sequence[Hashable]) -
     """
     values, is_true = _check_inputs(scores, truth)
     if len(tasks) != len(values):
-        raise BatchMismatch("not one task for each score", value=len(tasks), expected=len(values))
+        raise BatchMismatch("number of tasks does not match the scores", value=len(tasks), expected=len(values))
     indices_by_task: dict[Hashable, list[int]] = {}
     for index, task in enumerate(tasks):
         indices_by_task.setdefault(task, []).append(index)
@@ -134,7 +134,7 @@ def reliability_curve(scores: ArrayLike, truth: ArrayLike, *, bins: int = 10) ->
         ConfigError: fewer than one bin. BatchMismatch: like `brier`.
     """
     if bins < 1:
-        raise ConfigError([Problem("bins", f"must be 1 or more, got {bins}")])
+        raise ConfigError([Problem("bins", f"got {bins}, expected 1 or more")])
     values, is_true = _check_inputs(scores, truth)
     edges = np.arange(bins + 1) / bins
     bin_index = np.clip(np.searchsorted(edges, _check_probabilities(values), side="right") - 1, 0, bins - 1)

@@ -155,7 +155,7 @@ def check_scores(queries: Sequence[Ending], scores: Sequence[Sequence[float]]) -
     """
     if [len(query_scores) for query_scores in scores] != [len(query.ends) for query in queries]:
         raise ScoringError(
-            "not one score for each span",
+            "number of scores does not match the spans",
             value=[len(query_scores) for query_scores in scores][:8],
             expected=[len(query.ends) for query in queries][:8],
         )

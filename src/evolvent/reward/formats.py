@@ -16,137 +16,16 @@ and the other rows are read.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
+from evolvent.data.jsonl import Refusals, read_json_rows
 from evolvent.errors import ConfigError, SampleInvalid, unknown_name_problem
-from evolvent.files import atomic_writer, disk_errors, plain_json
+from evolvent.files import atomic_writer, plain_json
 from evolvent.reward.labels import SpanLabels
 
-__all__ = ["KINDS", "STEP_TAG", "Kind", "Refusal", "Refusals", "read_json_rows", "read_labels", "write_labels"]
-
-
-_CHUNK = 1 << 16
-_MAX_LISTED = 1000
-_MARKS = re.compile(rb'\\.|["{}\[\],]', re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One refused row: its file, its number (lines, or items of an array, from 1), the field, and the reason."""
-
-    file: str
-    line: int
-    field: str
-    reason: str
-
-
-@dataclass(slots=True)
-class Refusals:
-    """The number of refused rows, and the first thousand of them."""
-
-    count: int = 0
-    rows: list[Refusal] = field(default_factory=list)
-
-    def record(self, path: Path, line: int, *, field: str, reason: str) -> None:
-        """Counts a refused row."""
-        self.count += 1
-        if len(self.rows) < _MAX_LISTED:
-            self.rows.append(Refusal(str(path), line, field, reason))
-
-
-def read_json_rows(path: Path, refused: Refusals, *, max_bytes: int = 1 << 24) -> Iterator[tuple[int, object]]:
-    """Yields the rows of a file with their numbers, from JSON lines or from one JSON array, in constant memory.
-
-    Args:
-        path: The file.
-        refused: Counts unreadable rows; reading continues with the next row.
-        max_bytes: Maximum bytes of one row; longer rows are refused and not kept in memory.
-    Raises:
-        StoreUnavailable: the file cannot be read.
-    """
-    with disk_errors(path), path.open("rb") as file:
-        is_array = _is_array(file)
-        rows = _iterate_items(file, max_bytes) if is_array else _iterate_lines(file, max_bytes)
-        for number, raw in rows:
-            try:
-                if raw is None:
-                    raise SampleInvalid("the row is longer than the limit", expected=f"at most {max_bytes} bytes")
-                yield number, _parse(raw)
-            except SampleInvalid as error:
-                refused.record(path, number, field="", reason=str(error))
-
-
-def _parse(raw: bytes) -> Any:
-    try:
-        return json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise SampleInvalid("the row is no JSON", value=str(error)) from error
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _is_array(file: IO[bytes]) -> bool:
-    """Returns whether the file is one array, and moves just behind its bracket, otherwise to its beginning."""
-    if file.read(3) != b"\xef\xbb\xbf":
-        file.seek(0)
-    start = file.tell()
-    while (byte := file.read(1)).isspace():
-        pass
-    if byte != b"[":
-        file.seek(start)
-    return byte == b"["
-
-
-def _iterate_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    number = 0
-    while raw := file.readline(max_bytes + 1):
-        number += 1
-        if len(raw) > max_bytes and not raw.endswith(b"\n"):
-            while (remainder := file.readline(_CHUNK)) and not remainder.endswith(b"\n"):
-                pass
-            yield number, None
-        elif raw.strip():
-            yield number, raw
-
-
-def _iterate_items(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yields the items of an array whose bracket has been read, split at commas outside strings and brackets."""
-    depth, is_quoted, number = 0, False, 1
-    item = bytearray()
-    while chunk := file.read(_CHUNK):
-        if (len(chunk) - len(chunk.rstrip(b"\\"))) % 2:
-            chunk += file.read(1)  # a backslash and what it escapes stay together
-        start = 0
-        for match in _MARKS.finditer(chunk):
-            position, mark = match.start(), match[0]
-            if mark == b'"':
-                is_quoted = not is_quoted
-            elif is_quoted or mark[:1] == b"\\":
-                continue
-            elif mark in b"{[":
-                depth += 1
-            elif mark in b"}]" and depth:
-                depth -= 1
-            elif mark in b",]" and not depth:
-                item += chunk[start:position]
-                start = position + 1
-                if item.strip():
-                    yield number, bytes(item) if len(item) <= max_bytes else None
-                number += 1
-                item.clear()
-                if mark == b"]":
-                    return
-        if len(item) <= max_bytes:
-            item += chunk[start:]
-    if item.strip():
-        yield number, bytes(item) if len(item) <= max_bytes else None
+__all__ = ["KINDS", "STEP_TAG", "Kind", "read_labels", "write_labels"]
 
 
 Kind = Literal["math-shepherd", "prm800k", "math-aps", "math-aps-tree", "openr", "evolvent"]
@@ -222,7 +101,7 @@ def _read_rows(
     for line, row in read_json_rows(path, refused, max_bytes=max_bytes):
         try:
             if not isinstance(row, dict):
-                raise _InvalidField("", "the row is no object", type(row).__name__)
+                raise _InvalidField("", "the row is not an object", type(row).__name__)
             solutions = readers[kind or _detect_layout(row)](row, line)
         except SampleInvalid as error:
             refused.record(path, line, field=getattr(error, "field", ""), reason=str(error))
@@ -246,7 +125,7 @@ def _detect_layout(row: Mapping[str, Any]) -> str:
         return "math-aps"
     if isinstance(steps, dict) or isinstance(first, dict):
         return "math-aps-tree"
-    raise _InvalidField("", "the row has the fields of no known layout", sorted(map(str, row))[:8])
+    raise _InvalidField("", "the fields of the row do not match a known layout", sorted(map(str, row))[:8])
 
 
 def _get_text(row: Mapping[str, Any], name: str, path: str = "") -> str:
@@ -289,19 +168,19 @@ def _parse_math_shepherd(row: Mapping[str, Any], tag: str) -> SpanLabels:
     begin = input_text.index(_FIRST)
     *steps, remainder = input_text[begin:].split(tag)
     if remainder.strip() or not steps:
-        raise _InvalidField("input", "the last step has no tag after it", remainder[:80])
+        raise _InvalidField("input", "the last step is not followed by a tag", remainder[:80])
     if label_text[:begin] != input_text[:begin]:
-        raise _InvalidField("label", "the question is not that of 'input'", label_text[:80])
+        raise _InvalidField("label", "the question differs from 'input'", label_text[:80])
     position, labels = begin, list[float | None]()
     for step in steps:
         if label_text[position : position + len(step)] != step:
             raise _InvalidField(
-                "label", f"step {len(labels) + 1} is not that of 'input'", label_text[position : position + 80]
+                "label", f"step {len(labels) + 1} differs from 'input'", label_text[position : position + 80]
             )
         position += len(step) + 1
         labels.append(_parse_sign(label_text[position - 1 : position]))
     if label_text[position:].strip():
-        raise _InvalidField("label", "text after the last sign", label_text[position : position + 80])
+        raise _InvalidField("label", "text follows the last sign", label_text[position : position + 80])
     meta = {"task": row["task"]} if isinstance(row.get("task"), str) else {}
     spans = tuple(step.strip() for step in steps)
     return SpanLabels(input_text[:begin].strip(), spans, tuple(labels), "math-shepherd", meta)
@@ -309,7 +188,7 @@ def _parse_math_shepherd(row: Mapping[str, Any], tag: str) -> SpanLabels:
 
 def _parse_sign(value: object) -> float:
     if not isinstance(value, str) or value not in _SIGNS:
-        raise _InvalidField("label", "a sign that is neither '+' nor '-'", value)
+        raise _InvalidField("label", "the sign is neither '+' nor '-'", value)
     return _SIGNS[value]
 
 
@@ -327,7 +206,7 @@ def _parse_prm800k(row: Mapping[str, Any], neutral: float | None) -> list[SpanLa
     for number, entry in enumerate(steps):
         path = f"label.steps[{number}]"
         if selected_chain is None:
-            raise _InvalidField(path, "a step after one at which nothing was chosen")
+            raise _InvalidField(path, "the step follows a step without a choice")
         step = _check_object(entry, path)
         rated_completions = [
             _parse_rating(completion, f"{path}.completions[{index}]", neutral)
@@ -341,7 +220,7 @@ def _parse_prm800k(row: Mapping[str, Any], neutral: float | None) -> list[SpanLa
                 or isinstance(chosen_index, bool)
                 or not 0 <= chosen_index < len(rated_completions)
             ):
-                raise _InvalidField(f"{path}.chosen_completion", "no completion of this step", chosen_index)
+                raise _InvalidField(f"{path}.chosen_completion", "index is out of range", chosen_index)
             selected = rated_completions[chosen_index]
         elif human_completion is not None:
             selected = _parse_rating(human_completion, f"{path}.human_completion", neutral)
@@ -352,7 +231,7 @@ def _parse_prm800k(row: Mapping[str, Any], neutral: float | None) -> list[SpanLa
         if selected_chain is not None and number == len(steps) - 1:
             chains.append(selected_chain)
     if not chains:
-        raise _InvalidField("label.steps", "no completion in any step")
+        raise _InvalidField("label.steps", "no step has a completion")
     return [SpanLabels(problem, *_columns(chain), "prm800k") for chain in chains]
 
 
@@ -370,7 +249,7 @@ def _parse_rating(value: object, path: str, neutral: float | None) -> tuple[str,
     completion = _check_object(value, path)
     text, rating = _get_text(completion, "text", f"{path}."), completion.get("rating")
     if rating is not None and (isinstance(rating, bool) or rating not in (-1, 0, 1)):
-        raise _InvalidField(f"{path}.rating", "a rating outside -1, 0, 1", rating)
+        raise _InvalidField(f"{path}.rating", "the rating is not -1, 0 or 1", rating)
     if rating is None or completion.get("flagged"):
         return text, None
     return text, {-1: 0.0, 0: neutral, 1: 1.0}[int(rating)]
@@ -444,9 +323,11 @@ def _parse_openr(row: Mapping[str, Any], tag: str) -> SpanLabels:
     question, process, labels = _get_text(row, "question"), _get_text(row, "process"), _get_list(row, "label")
     *steps, remainder = process.split(tag)
     if remainder.strip():
-        raise _InvalidField("process", "the last step has no tag after it", remainder[:80])
+        raise _InvalidField("process", "the last step is not followed by a tag", remainder[:80])
     if len(steps) != len(labels):
-        raise _InvalidField("label", "not one label for each step", f"{len(labels)} labels, {len(steps)} steps")
+        raise _InvalidField(
+            "label", "number of labels does not match the steps", f"{len(labels)} labels, {len(steps)} steps"
+        )
     numeric_labels = tuple(
         _parse_sign(label) if isinstance(label, str) else _check_unit(label, "label") for label in labels
     )
@@ -456,7 +337,7 @@ def _parse_openr(row: Mapping[str, Any], tag: str) -> SpanLabels:
 def _parse_evolvent(row: Mapping[str, Any]) -> SpanLabels:
     spans, labels = _get_list(row, "spans"), _get_list(row, "labels")
     if not all(isinstance(span, str) for span in spans):
-        raise _InvalidField("spans", "not texts", spans[:3])
+        raise _InvalidField("spans", "not a list of texts", spans[:3])
     checked_labels = tuple(None if label is None else _check_unit(label, "labels") for label in labels)
     meta = _check_object(row.get("meta", {}), "meta")
     return SpanLabels(_get_text(row, "question"), tuple(spans), checked_labels, str(row.get("source", "")), meta)

@@ -39,7 +39,9 @@ class VerdictPrompt:
     def __post_init__(self) -> None:
         if not self.question or self.yes == self.no:
             raise ConfigError(
-                "a verdict needs a question and two different words", value=(self.yes, self.no), expected="token ids"
+                "the words for yes and no must be different single tokens",
+                value=(self.yes, self.no),
+                expected="token ids",
             )
 
 
@@ -65,7 +67,8 @@ class GenerativeScorer:
         """Computes the probability of Yes at each end, for a whole frontier at once.
 
         Raises:
-            ScoringError: not one score for each span. ConfigError: an empty rendering. Errors of the engine.
+            ScoringError: number of scores does not match the spans. ConfigError: an empty rendering. Errors of the
+                engine.
         """
         prompts = (
             list(queries)
@@ -107,7 +110,7 @@ def build_verdict_tree(
     """
     if len(labels) != len(solution.spans):
         raise SampleInvalid(
-            f"solution {solution.name!r} has not one label for each span",
+            f"number of labels does not match the spans of solution {solution.name!r}",
             value=len(labels),
             expected=len(solution.spans),
         )

@@ -44,7 +44,9 @@ def parse_verdict(text: str) -> bool:
         row = None
     verdict = row[0][1] if isinstance(row, tuple) and len(row) == 1 and row[0][0] == "verdict" else None
     if not isinstance(verdict, str) or verdict not in _VERDICTS:
-        raise VerdictUnreadable("no verdict", value=text[:200], expected='{"verdict": "pass"} or {"verdict": "fail"}')
+        raise VerdictUnreadable(
+            "the reply has no verdict", value=text[:200], expected='{"verdict": "pass"} or {"verdict": "fail"}'
+        )
     return _VERDICTS[verdict]
 
 
@@ -61,8 +63,10 @@ class EndpointJudge:
     """
 
     def __init__(self, endpoint: Endpoint, criterion: str, *, max_tokens: int = 64, seed: int = 0) -> None:
-        problems = [] if criterion.strip() else [Problem("criterion", f"got {criterion!r}", "say when it passes")]
-        problems += [] if max_tokens > 0 else [Problem("max_tokens", f"must be 1 or more, got {max_tokens}")]
+        problems = (
+            [] if criterion.strip() else [Problem("criterion", f"got {criterion!r}", "describe when a response passes")]
+        )
+        problems += [] if max_tokens > 0 else [Problem("max_tokens", f"got {max_tokens}, expected 1 or more")]
         if problems:
             raise ConfigError(problems)
         self.endpoint, self._rules = endpoint, _RULES.format(criterion=criterion)
@@ -117,7 +121,7 @@ class FailureBudget:
                 "too many verdicts are missing",
                 value=f"{self.num_lost} of {self.num_finished}" + (f": {error}" if error else ""),
                 expected=f"at most {self.max_ratio:.0%}",
-                hint="see to the judge, then judge again",
+                hint="check the judge, then run again",
             ) from error
 
 

@@ -87,7 +87,7 @@ class Completer:
     def __post_init__(self) -> None:
         limits = (("max_tokens", self.max_tokens), ("context", self.context))
         problems = [
-            Problem(name, f"must be 1 or more, got {value}")
+            Problem(name, f"got {value}, expected 1 or more")
             for name, value in limits
             if value is not None and value < 1
         ]
@@ -215,7 +215,7 @@ class OmegaConfig:
             (self.rollouts >= self.completions, "rollouts", f"{self.completions} or more"),
         )
         problems = [
-            Problem(name, f"must be {requirement}, got {getattr(self, name)}")
+            Problem(name, f"got {getattr(self, name)}, expected {requirement}")
             for is_valid, name, requirement in rules
             if not is_valid
         ]
@@ -514,7 +514,7 @@ def label_spans(solution: Solution, completer: Completer, *, count: int = 8, see
         ConfigError: `count` below 1.
     """
     if count < 1:
-        raise ConfigError([Problem("count", f"{count} completions of a span", "give 1 or more")])
+        raise ConfigError([Problem("count", f"got {count} completions of a span, expected 1 or more")])
     prefixes = list(accumulate(solution.spans))
     seeds = [
         [sample_seed(seed, "shepherd", solution.name, span_index, k) for k in range(count)]

@@ -33,18 +33,20 @@ class SpanLabels:
 
     def __post_init__(self) -> None:
         if not self.spans:
-            raise SampleInvalid("a solution without spans", value=self.question[:80], expected="at least one")
+            raise SampleInvalid("the solution has no spans", value=self.question[:80], expected="at least one")
         if len(self.spans) != len(self.labels):
             raise SampleInvalid(
-                "not one label for each span",
+                "number of labels does not match the spans",
                 value=f"{len(self.labels)} labels",
-                expected=f"{len(self.spans)}, with None where there is none",
+                expected=f"{len(self.spans)}, with None for a span without a label",
             )
         invalid = [label for label in self.labels if label is not None and not _in_unit(label)]
         if invalid:
-            raise SampleInvalid("a label out of range", value=invalid[0], expected="a number from 0 to 1, or None")
+            raise SampleInvalid("label out of range", value=invalid[0], expected="a number from 0 to 1, or None")
         if not _in_unit(self.meta.get("hard_above", 0.0)):
-            raise SampleInvalid("a bound out of range", value=self.meta["hard_above"], expected="a number from 0 to 1")
+            raise SampleInvalid(
+                "hard_above out of range", value=self.meta["hard_above"], expected="a number from 0 to 1"
+            )
 
     def to_hard(self, above: float | None = None) -> SpanLabels:
         """Returns the solution with labels 0 and 1: 1 where the label is above a bound.

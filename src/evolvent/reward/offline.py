@@ -36,10 +36,10 @@ def advantage_weights(advantages: ArrayLike, *, beta: float, cap: float = 20.0) 
         beta: Temperature; small values learn from the best alone.
         cap: Maximum weight.
     Raises:
-        ConfigError: `beta` or `cap` not above 0. BatchMismatch: an advantage that is not finite.
+        ConfigError: `beta` or `cap` not above 0. BatchMismatch: an advantage is not finite.
     """
     problems = [
-        Problem(name, f"must be above 0, got {value}")
+        Problem(name, f"got {value}, expected above 0")
         for name, value in (("beta", beta), ("cap", cap))
         if not value > 0
     ]
@@ -47,7 +47,7 @@ def advantage_weights(advantages: ArrayLike, *, beta: float, cap: float = 20.0) 
         raise ConfigError(problems)
     values = np.asarray(advantages, np.float64)
     if not np.isfinite(values).all():
-        raise BatchMismatch("an advantage that is not finite", value=values[~np.isfinite(values)][:3])
+        raise BatchMismatch("an advantage is not finite", value=values[~np.isfinite(values)][:3])
     return np.exp(np.minimum(values / beta, math.log(cap)))
 
 
@@ -63,9 +63,13 @@ def expectile_error(values: Tensor, targets: Tensor, weights: Tensor, *, tau: fl
         tau: Expectile, between 0 and 1.
     Raises:
         ConfigError: `tau` not between 0 and 1.
+
+    >>> values, targets = torch.zeros(3), torch.tensor([1.0, -1.0, 2.0])
+    >>> float(expectile_error(values, targets, torch.ones(3), tau=0.75))  # 0.75 * 1 + 0.25 * 1 + 0.75 * 4
+    4.0
     """
     if not 0 < tau < 1:
-        raise ConfigError([Problem("tau", f"must be between 0 and 1, got {tau}")])
+        raise ConfigError([Problem("tau", f"got {tau}, expected between 0 and 1")])
     error = torch.where(weights != 0, targets.detach() - values, 0.0)
     slope = torch.where(error < 0, 1.0 - tau, tau)
     return (weights * slope * error.square()).sum()
@@ -81,9 +85,12 @@ def q_targets(rewards: ArrayLike, values: ArrayLike, ended: ArrayLike, *, discou
         discount: Discount, 0 to 1.
     Raises:
         BatchMismatch: shapes that differ. ConfigError: a discount outside 0..1.
+
+    >>> q_targets([0.0, 0.0, 1.0], [0.5, 0.6, 9.0], [False, False, True], discount=0.5).tolist()
+    [0.25, 0.3, 1.0]
     """
     if not 0 <= discount <= 1:
-        raise ConfigError([Problem("discount", f"must be from 0 to 1, got {discount}")])
+        raise ConfigError([Problem("discount", f"got {discount}, expected from 0 to 1")])
     reward_array, next_values, is_ended = (
         np.asarray(rewards, np.float64),
         np.asarray(values, np.float64),
@@ -121,7 +128,9 @@ class SiblingSpans:
 
     def __post_init__(self) -> None:
         if len(self.spans) != len(self.values):
-            raise BatchMismatch("not one value for each sibling", value=len(self.values), expected=len(self.spans))
+            raise BatchMismatch(
+                "number of values does not match the siblings", value=len(self.values), expected=len(self.spans)
+            )
 
 
 def build_sibling_pairs(
@@ -139,10 +148,14 @@ def build_sibling_pairs(
         max_pairs: Maximum pairs of a family.
     Raises:
         ConfigError: a negative margin, or `max_pairs` below 1.
+
+    >>> family = SiblingSpans(prompt=(1,), prefix=(), spans=((2,), (3,)), values=(0.2, 0.9))
+    >>> [sequence.ids.tolist() for sequence in build_sibling_pairs([family])]  # chosen, rejected
+    [[1, 3], [1, 2]]
     """
     problems = [
-        *([Problem("margin", f"must be 0 or more, got {margin}")] if not margin >= 0 else []),
-        *([Problem("most", f"must be 1 or more, got {max_pairs}")] if max_pairs < 1 else []),
+        *([Problem("margin", f"got {margin}, expected 0 or more")] if not margin >= 0 else []),
+        *([Problem("most", f"got {max_pairs}, expected 1 or more")] if max_pairs < 1 else []),
     ]
     if problems:
         raise ConfigError(problems)

@@ -37,7 +37,7 @@ def add_process_rewards(rollout: ScoredRollout, scores: Mapping[str, Floats], *,
     ]
     if unmatched:
         raise BatchMismatch(
-            "episodes without a score for each span", value=unmatched[:5], expected="one a span, in order"
+            "episodes lack a score for each span", value=unmatched[:5], expected="one score per span, in order"
         )
     scores_by_episode = [scores[episode.id] for episode in rollout.episodes]
     reward = rollout.batch.reward.copy()

@@ -70,11 +70,11 @@ class LabelTags:
             is_unknown = len(ids) == 1 and ids[0] == tokenizer.unk_token_id and text != tokenizer.unk_token
             if len(ids) != 1 or is_unknown:
                 observed = "not in the vocabulary" if is_unknown else f"{len(ids)} tokens"
-                problems.append(Problem(name, f"{text!r} is {observed}", "give a text that is one token"))
+                problems.append(Problem(name, f"{text!r} is {observed}", "use a text that is one token"))
             else:
                 token_ids[name] = int(ids[0])
         if not problems and token_ids["good"] == token_ids["bad"]:
-            problems.append(Problem("bad", f"{self.bad!r} is the same token as {self.good!r}", "give another"))
+            problems.append(Problem("bad", f"{self.bad!r} is the same token as {self.good!r}", "use another text"))
         if problems:
             raise ConfigError(problems)
         return TagIds(**token_ids)
@@ -116,7 +116,7 @@ def build_tagged_tree(solution: Solution, labels: Sequence[float | None], tags: 
     """
     if len(labels) != len(solution.spans):
         raise SampleInvalid(
-            f"solution {solution.name!r} has not one label for each span",
+            f"number of labels does not match the spans of solution {solution.name!r}",
             value=len(labels),
             expected=len(solution.spans),
         )
@@ -156,7 +156,7 @@ def prepare_rows(
             continue
         needed = len(solution.ids) + 2
         if not tree.weight.any():
-            refused.append(Problem(solution.name, "no span of it is labelled"))
+            refused.append(Problem(solution.name, "no span is labeled"))
         elif needed > context:
             refused.append(Problem(solution.name, f"{needed} tokens do not fit the context of {context}"))
         else:
@@ -187,7 +187,7 @@ class SpanScorer:
         """Computes p(good) at each end, for a whole frontier at once.
 
         Raises:
-            ScoringError: not one score for each span. Errors of the engine.
+            ScoringError: number of scores does not match the spans. Errors of the engine.
         """
         logits_by_query = yield from query_endings(queries, self.paths, tail=(self.tags.tag,))
         probabilities = [

@@ -181,7 +181,7 @@ def judge_objective(search: SearchConfig) -> Objective:
     """
     if search.score not in ("value", "outcome"):
         raise ConfigError(
-            f"a judge of the form {search.score!r} is not learned from outcomes",
+            f"a judge with score {search.score!r} cannot learn from outcomes",
             value=search.score,
             expected="score = 'value' or 'outcome'",
         )
@@ -226,7 +226,7 @@ def build_judge_rows(
         prepared = build_state_rows(world_episodes, policy.dialect, context=policy.context, spans=spans, column=column)
         if prepared.refused:
             _log.warning(
-                "%d of %d episodes of %s teach the judge nothing: %s",
+                "skipped %d of %d episodes of %s when training the judge: %s",
                 len(prepared.refused),
                 len(world_episodes),
                 name,

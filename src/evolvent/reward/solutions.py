@@ -33,7 +33,9 @@ class Solution:
 
     def __post_init__(self) -> None:
         if not self.prompt or not all(self.spans):
-            raise SampleInvalid(f"solution {self.name!r} has an empty prompt or span", expected="tokens in each")
+            raise SampleInvalid(
+                f"solution {self.name!r} has an empty prompt or span", expected="at least one token in each"
+            )
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -61,7 +61,9 @@ def build_state_rows(
             if score is None or not 0 <= score <= 1:
                 raise SampleInvalid(f"episode {trajectory.id!r} is not scored", value=score, expected="a score in 0..1")
             if len(row) - 1 > context:
-                raise SampleInvalid(f"episode {trajectory.id!r} does not fit", value=len(row) - 1, expected=context)
+                raise SampleInvalid(
+                    f"episode {trajectory.id!r} does not fit the context", value=len(row) - 1, expected=context
+                )
         except EvolventError as error:
             refused.append(Problem(trajectory.id, str(error)))
             continue
@@ -99,9 +101,9 @@ def extract_solution(trajectory: Trajectory, spans: Spans) -> Solution:
         or len(sampled_positions) != len(acting_generations[0].ids) - sampled_positions[0]
     ):
         raise SampleInvalid(
-            f"episode {trajectory.id!r} is no response of one turn",
+            f"episode {trajectory.id!r} is not a single-turn response",
             value=f"{len(acting_generations)} generations",
-            expected="one that read its prompt, and then wrote",
+            expected="one generation that follows its prompt",
         )
     ids, begin = acting_generations[0].ids.tolist(), int(sampled_positions[0])
     noted_ends = {end - begin for end in acting_generations[0].spans if begin < end < len(ids)}
@@ -124,7 +126,7 @@ def build_turn_row(trajectory: Trajectory, dialect: Dialect) -> TokenSequence:
     )
     if not generations or not is_chained or len(generations) != len(trajectory.steps):
         raise SampleInvalid(
-            f"episode {trajectory.id!r} is no conversation of one generation a step",
+            f"episode {trajectory.id!r} does not have one generation per step",
             value=f"{len(generations)} generations, {len(trajectory.steps)} steps",
         )
     sizes = [len(generation.ids) for generation in generations]

@@ -54,11 +54,11 @@ def td_targets(
     value_array = None if values is None else np.asarray(values, np.float64)
     is_invalid = value_array is None or value_array.shape != (spans,) or not np.isfinite(value_array).all()
     rules = (
-        (spans < 1, "spans", f"must be 1 or more, got {spans}"),
-        (not 0 <= discount <= 1, "discount", f"must be from 0 to 1, got {discount}"),
-        (not 0 <= lam <= 1, "lam", f"must be from 0 to 1, got {lam}"),
+        (spans < 1, "spans", f"got {spans}, expected 1 or more"),
+        (not 0 <= discount <= 1, "discount", f"got {discount}, expected from 0 to 1"),
+        (not 0 <= lam <= 1, "lam", f"got {lam}, expected from 0 to 1"),
         (lam < 1 and is_invalid, "values", f"must be {spans} finite numbers where lam is below 1"),
-        (not np.isfinite(outcome), "outcome", f"must be finite, got {outcome}"),
+        (not np.isfinite(outcome), "outcome", f"got {outcome}, expected finite"),
     )
     problems = [Problem(name, problem) for is_violated, name, problem in rules if is_violated]
     if problems:
@@ -89,7 +89,7 @@ def build_value_row(solution: Solution, targets: Sequence[float], *, token: int)
     """
     if len(targets) != len(solution.spans) or not np.isfinite(targets).all():
         raise SampleInvalid(
-            f"solution {solution.name!r} has not one finite target for each span",
+            f"solution {solution.name!r} lacks a finite target for each span",
             value=len(targets),
             expected=len(solution.spans),
         )
@@ -140,13 +140,13 @@ class ValueScorer:
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
-            raise ConfigError([Problem("low", f"must be below {self.high}, got {self.low}")])
+            raise ConfigError([Problem("low", f"got {self.low}, expected below {self.high}")])
 
     def scores(self, queries: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         """Computes the value at each end, for a whole frontier at once; NaN where the head gives none.
 
         Raises:
-            ScoringError: not one score for each span. Errors of the engine.
+            ScoringError: number of scores does not match the spans. Errors of the engine.
         """
         head_outputs = yield from _apply_head(self.head, queries, self.paths)
         rescaled = [
@@ -184,7 +184,7 @@ class OutcomeScorer:
         """Computes the probability at each queried end; NaN where the head gives none.
 
         Raises:
-            ScoringError: not one score for each span. Errors of the engine.
+            ScoringError: number of scores does not match the spans. Errors of the engine.
         """
         head_outputs = yield from _apply_head(self.head, queries, self.paths)
         with np.errstate(over="ignore"):

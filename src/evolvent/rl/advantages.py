@@ -253,7 +253,7 @@ def _final_values(batch: RolloutBatch, trailing: tuple[int, ...]) -> Floats:
     final_values = batch.bootstrap[last_actions]
     if final_values.shape[1:] not in (trailing, ()):
         raise BatchMismatch(
-            "values of final observations have other axes", value=final_values.shape[1:], expected=trailing
+            "values of final observations have the wrong shape", value=final_values.shape[1:], expected=trailing
         )
     final_values = np.broadcast_to(
         final_values.reshape(*final_values.shape, *[1] * (1 + len(trailing) - final_values.ndim)),
@@ -263,7 +263,7 @@ def _final_values(batch: RolloutBatch, trailing: tuple[int, ...]) -> Floats:
     if is_invalid.any():
         number = int(is_invalid.argmax())
         raise NonFinite(
-            f"episode {number} was truncated, and its final observation has no finite value",
+            f"value of the final observation of the truncated episode {number} is not finite",
             value=final_values[number].tolist(),
             hint="score it, or end the episode as terminated",
         )
@@ -273,7 +273,9 @@ def _final_values(batch: RolloutBatch, trailing: tuple[int, ...]) -> Floats:
 def _check_finite(values: ArrayLike, name: str, batch: RolloutBatch) -> Floats:
     array = np.asarray(values, np.float64)
     if array.ndim == 0 or len(array) != batch.num_tokens:
-        raise BatchMismatch(f"there are not as many of {name!r} as parts", value=array.shape, expected=batch.num_tokens)
+        raise BatchMismatch(
+            f"length of {name!r} does not match the tokens", value=array.shape, expected=batch.num_tokens
+        )
     if not np.isfinite(array).all():
         token = int((~np.isfinite(array)).reshape(len(array), -1).any(1).argmax())
         raise NonFinite(f"the {name} of {batch.describe_position(token)} is not finite", value=array[token].tolist())
@@ -389,7 +391,7 @@ def overlong_penalty(length: ArrayLike, *, limit: int, cache: int) -> Floats:
     [0.0, -0.5, -1.0]
     """
     if cache < 1:
-        raise ConfigError("the penalty of long answers needs tokens to grow over", value=cache, expected="cache >= 1")
+        raise ConfigError("cache out of range", value=cache, expected="cache >= 1")
     return np.clip((limit - cache - np.asarray(length, np.float64)) / cache, -1.0, 0.0)
 
 
@@ -424,7 +426,7 @@ def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline,
     rewards = _check_returns(returns)
     names = np.asarray(group)
     if names.shape != rewards.shape:
-        raise BatchMismatch("groups are not one an episode", value=names.shape, expected=rewards.shape)
+        raise BatchMismatch("number of groups does not match the episodes", value=names.shape, expected=rewards.shape)
     _, group_index, size = np.unique(names, return_inverse=True, return_counts=True)
     is_single = size == 1
     if baseline == "leave_one_out" and len(rewards) and is_single.all():
@@ -481,7 +483,7 @@ def anchor_advantage(
     """
     states, tasks = np.asarray(anchor), np.asarray(group)
     if states.shape != tasks.shape:
-        raise BatchMismatch("anchors are not one an action", value=states.shape, expected=tasks.shape)
+        raise BatchMismatch("number of anchors does not match the actions", value=states.shape, expected=tasks.shape)
     _, state = np.unique(states, return_inverse=True)
     distinct_tasks, task = np.unique(tasks, return_inverse=True)
     return group_advantage(
@@ -533,7 +535,7 @@ def whiten(values: ArrayLike, *, mask: ArrayLike | None = None, epsilon: float =
     array = np.asarray(values, np.float64)
     mask_array = np.ones(array.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
     if mask_array.shape != array.shape:
-        raise BatchMismatch("the mask has another shape than the values", value=mask_array.shape, expected=array.shape)
+        raise BatchMismatch("shape of the mask differs from the values", value=mask_array.shape, expected=array.shape)
     selected = _check_returns(array[mask_array])
     whitened = np.zeros(array.shape)
     if len(selected):
@@ -562,7 +564,7 @@ def is_equal_within_rounding(
 def _check_returns(returns: Any) -> Floats:
     array = np.asarray(returns, np.float64)
     if array.ndim != 1:
-        raise BatchMismatch("returns are one row of numbers", value=array.shape)
+        raise BatchMismatch("returns must have one dimension", value=array.shape)
     if not np.isfinite(array).all():
         index = int((~np.isfinite(array)).argmax())
         raise NonFinite(f"return number {index} is not finite", value=float(array[index]))

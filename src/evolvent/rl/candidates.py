@@ -73,8 +73,8 @@ def _add_candidates(trajectory: Trajectory, sequence: TokenSequence) -> TokenSeq
         info = trajectory.steps[step].info
         if "candidates" not in info:
             raise BatchMismatch(
-                f"step {step} of {trajectory.id!r} does not say what it chose from",
-                hint="play it with agents.candidates.CandidateAgent",
+                f"step {step} of trajectory {trajectory.id!r} has no candidates",
+                hint="collect episodes with agents.candidates.CandidateAgent",
             )
         positions = learned[sequence.step[learned] == step]
         number += 1
@@ -120,7 +120,7 @@ def score_decisions(logprobs: Tensor, batch: Batch, *, temperature: float) -> tu
         BatchMismatch: the batch has no candidates.
     """
     if batch.sequence is None or "candidate" not in batch.columns:
-        raise BatchMismatch("a batch without candidates", value=sorted(batch.columns), expected="with_candidates(...)")
+        raise BatchMismatch("the batch has no candidates", value=sorted(batch.columns), expected="with_candidates(...)")
     unit = losses.number_units(batch.sequence, batch.columns["candidate"])
     first = losses.is_first_of_unit(unit).nonzero().squeeze(-1)
     sums = logprobs.new_zeros(len(first)).index_add(0, unit, logprobs)

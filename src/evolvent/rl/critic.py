@@ -25,6 +25,13 @@ def critic_objective(settings: ValueLoss | None = None) -> Objective:
             target is fitted. The coefficient is not used: the critic has its own learning rate.
     Raises:
         BatchMismatch: (in the loss) a column is missing.
+
+    >>> index = torch.arange(3)
+    >>> columns = {"returns": torch.tensor([1.0, 1.0, 1.0])}
+    >>> batch = Batch(index[None], index, index, torch.ones(3), (0,), 3, columns=columns)
+    >>> loss, count = critic_objective().loss(Outputs(values=torch.tensor([0.0, 1.0, 3.0])), batch)
+    >>> float(loss), count  # (1 + 0 + 4) / 2
+    (2.5, 3)
     """
     value_loss = settings or ValueLoss()
     identity = tuple((name, getattr(value_loss, name)) for name in ("clip", "huber", "level"))
@@ -42,7 +49,7 @@ def _mark_fitted(batch: Batch, settings: ValueLoss) -> Tensor:
     if settings.level == "part":
         return torch.ones_like(batch.weights, dtype=torch.bool)
     if batch.sequence is None:
-        raise BatchMismatch("the batch does not say which sequence its targets belong to", value="sequence None")
+        raise BatchMismatch("the batch has no sequence index", value="sequence=None")
     keys = (batch.sequence,) if settings.level == "sequence" else (batch.sequence, batch.columns[settings.level])
     return losses.is_first_of_unit(losses.number_units(*keys))
 
@@ -54,7 +61,7 @@ def _count(batch: Batch, *, settings: ValueLoss) -> int:
 def _loss(outputs: Outputs, batch: Batch, *, settings: ValueLoss) -> tuple[Tensor, int]:
     missing = {"returns", *(("old_values",) if settings.clip is not None else ())} - set(batch.columns)
     if missing or outputs.values is None:
-        raise BatchMismatch("a critic lacks what it is fitted to", value=sorted(batch.columns), expected=missing)
+        raise BatchMismatch("the batch lacks the critic's targets", value=sorted(batch.columns), expected=missing)
     is_fitted = _mark_fitted(batch, settings)
     weights = torch.where(is_fitted, batch.weights, 0.0)
     values, returns = losses.mask_unlearned(weights, outputs.values, batch.columns["returns"])

@@ -228,9 +228,9 @@ class DegenerateBatchMonitor:
             return
         reasons, hints = self._explain()
         raise NothingToLearn(
-            f"nothing was learned in {self.count} iterations in a row: {'; '.join(reasons)}",
+            f"no update in {self.count} consecutive iterations: {'; '.join(reasons)}",
             value=f"success {success:.0%}",
-            expected="groups of episodes that differ, some of them whole",
+            expected="groups with different outcomes and complete episodes",
             hint="; ".join(hints),
         )
 

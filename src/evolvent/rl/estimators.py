@@ -247,15 +247,15 @@ def _penalize_kl(batch: RolloutBatch, beta: float, logp: ArrayLike | None, refer
 
 def _require_array(array: ArrayLike | None, name: str) -> NDArray[np.generic]:
     if array is None:
-        raise BatchMismatch(f"this rule of credit needs {name!r}", expected=f"{name}=[...]")
+        raise BatchMismatch(f"this estimator needs {name!r}", expected=f"{name}=[...]")
     return np.asarray(array)
 
 
 def _check_ranges(ratios: Mapping[str, float], amounts: Mapping[str, float]) -> None:
     """Raises a ConfigError that lists the ratios outside 0..1 and the amounts below 0."""
     problems = [
-        Problem(name, f"must be from 0 to 1, got {value}") for name, value in ratios.items() if not 0 <= value <= 1
+        Problem(name, f"got {value}, expected from 0 to 1") for name, value in ratios.items() if not 0 <= value <= 1
     ]
-    problems += [Problem(name, f"must be 0 or more, got {value}") for name, value in amounts.items() if not value >= 0]
+    problems += [Problem(name, f"got {value}, expected 0 or more") for name, value in amounts.items() if not value >= 0]
     if problems:
         raise ConfigError(problems)

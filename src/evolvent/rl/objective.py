@@ -210,22 +210,30 @@ def _list_problems(settings: PolicyGradient) -> list[Problem]:
     dual, target_kl = surrogate.dual if isinstance(surrogate, Clip) else None, settings.target_kl
     clip, huber = (value.clip, value.huber) if value is not None else (None, None)
     checks = (
-        (not 0 <= low <= 1, "surrogate.low", f"must be from 0 to 1, got {low}"),
-        (not high >= 0, "surrogate.high", f"must be 0 or more, got {high}"),
-        (dual is not None and not dual > 1, "surrogate.dual", f"must be above 1, got {dual}"),
-        (settings.kl is not None and not settings.kl.beta > 0, "kl.beta", "must be above 0; use kl=None for none"),
-        (value is not None and not value.coefficient > 0, "value.coefficient", "must be above 0"),
-        (clip is not None and not clip > 0, "value.clip", f"must be above 0, got {clip}"),
-        (huber is not None and not huber > 0, "value.huber", f"must be above 0, got {huber}"),
-        (behaviour is not None and not behaviour.max_weight > 0, "behaviour.cap", "must be above 0"),
-        (target_kl is not None and not target_kl > 0, "stop_kl", f"must be above 0, got {target_kl}"),
-        (not settings.temperature > 0, "temperature", f"must be above 0, got {settings.temperature}"),
+        (not 0 <= low <= 1, "surrogate.low", f"got {low}, expected from 0 to 1"),
+        (not high >= 0, "surrogate.high", f"got {high}, expected 0 or more"),
+        (dual is not None and not dual > 1, "surrogate.dual", f"got {dual}, expected above 1"),
+        (
+            settings.kl is not None and not settings.kl.beta > 0,
+            "kl.beta",
+            "expected above 0; set kl=None to leave it out",
+        ),
+        (value is not None and not value.coefficient > 0, "value_loss.coefficient", "expected above 0"),
+        (clip is not None and not clip > 0, "value_loss.clip", f"got {clip}, expected above 0"),
+        (huber is not None and not huber > 0, "value_loss.huber", f"got {huber}, expected above 0"),
+        (behaviour is not None and not behaviour.max_weight > 0, "importance_weights.max_weight", "expected above 0"),
+        (target_kl is not None and not target_kl > 0, "target_kl", f"got {target_kl}, expected above 0"),
+        (not settings.temperature > 0, "temperature", f"got {settings.temperature}, expected above 0"),
         (
             (aggregate.kind == "constant_length") != (aggregate.length is not None),
             "aggregate.length",
-            "is what constant_length divides by, and of no other kind",
+            "set it exactly when aggregate.kind is 'constant_length'",
         ),
-        (aggregate.length is not None and not aggregate.length > 0, "aggregate.length", "must be above 0"),
+        (
+            aggregate.length is not None and not aggregate.length > 0,
+            "aggregate.length",
+            f"got {aggregate.length}, expected above 0",
+        ),
     )
     return [Problem(name, message) for is_wrong, name, message in checks if is_wrong]
 
@@ -233,14 +241,14 @@ def _list_problems(settings: PolicyGradient) -> list[Problem]:
 # ------------------------------------------------------------------ reading a batch
 
 _COLUMN_HINTS = {
-    "advantages": "give credit (learn.credit) and add it with learn.flat.with_columns(...)",
-    "returns": "give credit (learn.credit) and add its returns with learn.flat.with_columns(...)",
-    "old": "score the parts with the policy as it is before the update (learn.annotate)",
-    "old_values": "score the parts with the value head as it is before the update",
-    "behaviour": "the sampler's log-probabilities: Flat.logp, added with learn.flat.with_columns(...)",
-    "reference": "make it with learn.annotate.annotate(policy, parts)",
-    "action": "the running number of the action inside its sequence, int64",
-    "span": "the running number of the span inside its sequence, int64",
+    "advantages": "estimate advantages (rl.estimators) and add them with rl.rollout_batch.add_columns(...)",
+    "returns": "estimate advantages (rl.estimators) and add their returns with rl.rollout_batch.add_columns(...)",
+    "old": "score the tokens with the policy before the update (learn.annotate)",
+    "old_values": "score the tokens with the value head before the update",
+    "behaviour": "add RolloutBatch.logp, the sampler's log-probabilities, with rl.rollout_batch.add_columns(...)",
+    "reference": "compute it with learn.annotate.annotate(policy, sequences)",
+    "action": "add the running number of the action inside its sequence, int64",
+    "span": "add the running number of the span inside its sequence, int64",
 }
 
 
@@ -254,7 +262,7 @@ def _get_column(batch: Batch, name: str) -> Tensor:
 
 def _sequence_units(batch: Batch) -> Tensor:
     if batch.sequence is None:
-        raise BatchMismatch("the batch does not say which sequence its targets belong to", value="sequence None")
+        raise BatchMismatch("the batch has no sequence index", value="sequence=None")
     return losses.number_units(batch.sequence)
 
 

@@ -311,7 +311,7 @@ def value_losses(
     if clip_range is None:
         return loss(values)
     if old is None:
-        raise BatchMismatch("values cannot be clipped without those before the update", expected="old values")
+        raise BatchMismatch("clipping values needs the values before the update", expected="old values")
     return torch.maximum(loss(values), loss(old + (values - old).clamp(-clip_range, clip_range)))
 
 
@@ -385,14 +385,14 @@ def aggregation_weights(
         return uniform, len(sequence)
     if kind == "unit_mean":
         if unit is None:
-            raise BatchMismatch("a mean over units needs to know them", expected="unit [N]")
+            raise BatchMismatch("a mean over units needs the unit of each token", expected="unit [N]")
         return 1.0 / sum_over_unit(uniform, unit), int(unit[-1]) + 1 if len(unit) else 0
     if kind == "sequence_mean":
         return 1.0 / sum_over_unit(uniform, number_units(sequence)), num_sequences
     if kind == "sequence_sum":
         return uniform, num_sequences
     if length is None:
-        raise BatchMismatch("a constant length is a setting", expected="length")
+        raise BatchMismatch("a constant length must be set", expected="length")
     return uniform / length, num_sequences
 
 

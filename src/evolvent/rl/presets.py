@@ -115,7 +115,12 @@ GIGPO = Preset("gigpo", GroupEstimator(scale="none", anchor_coef=1.0), PolicyGra
 
 
 def cispo(*, low: float, high: float) -> Preset:
-    """Builds the preset of MiniMax-M1 (arXiv 2506.13585); its clip range was not published, so pass your own."""
+    """Builds the preset of MiniMax-M1 (arXiv 2506.13585); its clip range was not published, so pass your own.
+
+    >>> preset = cispo(low=0.2, high=5.0)
+    >>> preset.name, preset.loss.surrogate.low, preset.loss.surrogate.high
+    ('cispo', 0.2, 5.0)
+    """
     return Preset("cispo", GroupEstimator(), PolicyGradient(surrogate=ClippedWeight(low, high)))
 
 

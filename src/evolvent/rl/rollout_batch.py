@@ -79,11 +79,11 @@ class RolloutBatch:
         _check_shapes(self)
         for name, index in (("span", self.span), ("action", self.action), ("episode", self.episode)):
             if len(index) and (np.diff(index) < 0).any():
-                raise BatchMismatch(f"the {name} index of a part falls", value=int(np.diff(index).argmin()) + 1)
+                raise BatchMismatch(f"{name} index of the tokens decreases", value=int(np.diff(index).argmin()) + 1)
         is_last_action = np.append(np.diff(self.episode) > 0, True) if len(self.episode) else np.zeros(0, np.bool_)
         if ((self.ended != GOES_ON) != is_last_action).any():
             raise BatchMismatch(
-                "an episode ends where its last action is not",
+                "an episode ends before its last action",
                 value=int(((self.ended != GOES_ON) != is_last_action).argmax()),
             )
         for name, values in (("log-probability", self.logp), ("reward", self.reward)):
@@ -120,15 +120,17 @@ def _check_shapes(batch: RolloutBatch) -> None:
     num_tokens, num_actions = len(batch.logp), len(batch.episode)
     sizes = {name: len(getattr(batch, name)) for name in (*_INDEX_FIELDS, "reward")}
     if set(sizes.values()) - {num_tokens}:
-        raise BatchMismatch("arrays of parts differ in length", value={"logp": num_tokens, **sizes})
+        raise BatchMismatch("token arrays differ in length", value={"logp": num_tokens, **sizes})
     if len(batch.ended) != num_actions or len(batch.bootstrap) != num_actions:
         values = {"episode": num_actions, "ended": len(batch.ended), "bootstrap": len(batch.bootstrap)}
-        raise BatchMismatch("arrays of actions differ in length", value=values)
+        raise BatchMismatch("action arrays differ in length", value=values)
     used_actions = np.unique(batch.action)
     if not np.array_equal(used_actions, np.arange(num_actions)):
-        raise BatchMismatch("an action of no parts", value=f"{len(used_actions)} of {num_actions} actions have parts")
+        raise BatchMismatch(
+            "an action has no tokens", value=f"{len(used_actions)} of {num_actions} actions with tokens"
+        )
     if not np.array_equal(np.unique(batch.episode), np.arange(len(batch.group))):
-        raise BatchMismatch("an episode of no actions", value=f"{len(batch.group)} groups", expected="one an episode")
+        raise BatchMismatch("an episode has no actions", value=f"{len(batch.group)} groups", expected="one per episode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ def build_rollout_batch(
             raise BatchMismatch(
                 f"step {constrained_step} of {trajectory.id!r} was sampled under a constraint",
                 expected="actions that the policy sampled freely",
-                hint="imitate such episodes (fit), or play without the constraint",
+                hint="imitate such episodes (fit), or collect without the constraint",
             )
         step_rewards = _step_rewards(trajectory, rewards)
         if trajectory.error is not None or any(reward is None for reward in step_rewards):
@@ -226,10 +228,10 @@ def build_rollout_batch(
             "without a token to learn": silent - len(full_context_tasks),
         }
         raise NothingToLearn(
-            f"none of {len(trajectories)} episodes has a part to learn from",
+            f"none of {len(trajectories)} episodes has a token to learn from",
             value=", ".join(f"{count} {reason}" for reason, count in excluded.items() if count > 0) or "no episodes",
             expected="episodes with a scored action of the policy",
-            hint=f"use a policy with a longer context, or leave out tasks like {full_context_tasks[0]}"
+            hint=f"use a policy with a longer context, or leave out tasks such as {full_context_tasks[0]}"
             if full_context_tasks
             else None,
         )
@@ -271,7 +273,9 @@ def _step_rewards(trajectory: Trajectory, rewards: Rewards | None) -> list[float
     step_rewards = list(rewards(trajectory))
     if len(step_rewards) != len(trajectory.steps):
         raise BatchMismatch(
-            f"not one reward a step of {trajectory.id!r}", value=len(step_rewards), expected=len(trajectory.steps)
+            f"number of rewards does not match the steps of trajectory {trajectory.id!r}",
+            value=len(step_rewards),
+            expected=len(trajectory.steps),
         )
     return step_rewards
 
@@ -388,7 +392,9 @@ def add_columns(
     """
     mismatched = {name: len(values) for name, values in columns.items() if len(values) != batch.num_tokens}
     if mismatched:
-        raise BatchMismatch("columns of another length than the parts", value=mismatched, expected=batch.num_tokens)
+        raise BatchMismatch(
+            "length of the columns differs from the tokens", value=mismatched, expected=batch.num_tokens
+        )
     order = np.argsort(batch.sequence, kind="stable")
     order = order if learned_mask is None else order[learned_mask[order]]
     numbers, first = np.unique(batch.sequence[order], return_index=True)

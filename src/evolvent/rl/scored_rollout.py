@@ -159,8 +159,8 @@ def _allowed_tokens(trajectory: Trajectory, sequence: TokenSequence) -> dict[int
             choices = trajectory.steps[number].info.get("choices")
             if not choices:
                 raise BatchMismatch(
-                    f"step {number} of {trajectory.id!r} does not say what it chose from",
-                    hint="play it with choose=True",
+                    f"step {number} of trajectory {trajectory.id!r} has no candidates",
+                    hint="collect episodes with choose=True",
                 )
             tries[number] = ChoiceTrie(choices)
         prefix = prefix if number == previous_step else ()

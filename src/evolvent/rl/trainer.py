@@ -83,7 +83,7 @@ class TaskSchedule:
             ConfigError: there are no tasks.
         """
         if not tasks:
-            raise ConfigError([Problem("tasks", "there are none to practise on", "give worlds with training tasks")])
+            raise ConfigError([Problem("tasks", "the list is empty", "use worlds with training tasks")])
         first = (iteration - 1) * self._count
         return self._repeat_tasks([self._task_at(tasks, first + offset) for offset in range(self._count)], {})
 
@@ -308,9 +308,13 @@ class RLConfig(Config):
     @model_validator(mode="after")
     def _check_prefetching(self) -> RLConfig:
         if self.prefetch_rollouts and not self.max_policy_lag:
-            raise ValueError("what is played ahead is one version behind: overlap needs max_lag of 1 or more")
+            raise ValueError(
+                "prefetched rollouts are one policy version behind; set max_lag to 1 or more when overlap is set"
+            )
         if self.prefetch_rollouts and self.top_k:
-            raise ValueError("top_k is of the weights that sampled, which overlap has replaced by then: leave one out")
+            raise ValueError(
+                "top_k needs the weights that sampled, but overlap replaces them; leave out one of the two"
+            )
         return self
 
 
@@ -598,10 +602,10 @@ class PolicyTrainer:
             self._row[metric] = self._row.get(metric, 0) + count
         if stats.consecutive_nonfinite >= learner.config.max_nonfinite_steps:
             raise NonFinite(
-                f"{stats.consecutive_nonfinite} updates in a row of the {name} were not finite, "
+                f"{stats.consecutive_nonfinite} consecutive updates of the {name} were not finite, "
                 f"up to iteration {self.iteration}",
                 expected=f"at most {learner.config.max_nonfinite_steps - 1} (train.max_nonfinite_steps)",
-                hint="lower train.lr, or look at rewards and log-probabilities of that iteration's episodes",
+                hint="lower --train.lr, or check rewards and log-probabilities of that iteration's episodes",
             )
         return stats
 
@@ -627,7 +631,7 @@ class PolicyTrainer:
         """Trains an added network on a scored rollout."""
         learner = self._held[name].learner
         if learner is None:
-            raise ConfigError(f"the network {name!r} does not learn: it follows another")
+            raise ConfigError(f"network {name!r} cannot be trained: it follows another network")
         sequences = add_columns(rollout.sequences, rollout.batch, {"action": rollout.batch.action, **columns})
         self._add_stats(f"{name}_", self._train_network(learner, sequences, name))
 

@@ -78,9 +78,9 @@ def play_arrays(
 
     if episodes < 1 or horizon < 1 or (num_actions < 1) == (dim < 1):
         raise ConfigError(
-            "nothing to play",
+            "episodes, horizon or action space out of range",
             value=(episodes, horizon, num_actions, dim),
-            expected="episodes and steps, 1 or more, and choices or numbers",
+            expected="1 or more episodes and steps, and discrete or continuous actions",
         )
     seeds = np.array([sample_seed("episode", seed, number) for number in range(episodes)], np.int64)
     worlds: list[ArrayEnv] = []
@@ -128,7 +128,7 @@ def _check_actions(chosen_actions: NDArray[Any], expected: NDArray[Any]) -> None
     """Raises BatchMismatch for actions that would need broadcasting or rounding."""
     if chosen_actions.shape != expected.shape or (expected.dtype.kind == "i" and chosen_actions.dtype.kind not in "iu"):
         raise BatchMismatch(
-            "an actor that decides for another world",
+            "actions do not match the world",
             value=(chosen_actions.shape, str(chosen_actions.dtype)),
             expected=(expected.shape, str(expected.dtype)),
         )

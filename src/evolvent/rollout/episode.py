@@ -139,20 +139,26 @@ def _find_problems(task: str, branch: Branch, parents: Mapping[str, Trajectory])
         parents.get(branch.parent),
     )
     if parent is None:
-        return [
-            Problem(
-                description, "this parent was not handed in", "give `Origins` the trajectories that starts branch from"
-            )
-        ]
+        return [Problem(description, "unknown parent trajectory", "pass the parent trajectories to `Origins`")]
     problems = []
     if parent.task.id != task:
         problems.append(
-            Problem(description, f"its task is {parent.task.id}, the start's {task}", "branch from the same task")
+            Problem(
+                description,
+                f"task {parent.task.id} of the parent differs from task {task} of the start",
+                "branch from the same task",
+            )
         )
     if parent.branch is not None:
-        problems.append(Problem(description, "the parent is a branch itself", "branch from a whole episode"))
+        problems.append(Problem(description, "the parent is a branch", "branch from a complete episode"))
     if not 0 <= branch.step < len(parent.steps) or branch.token < 0:
-        problems.append(Problem(description, f"the parent has {len(parent.steps)} steps", "branch at one of them"))
+        problems.append(
+            Problem(
+                description,
+                f"got a step beyond the {len(parent.steps)} steps of the parent",
+                "branch at one of its steps",
+            )
+        )
     return problems
 
 
@@ -167,7 +173,7 @@ def check_replayed(parent: Trajectory, step: int, observation: Value, *, is_over
     recorded = parent.steps[step].observation
     if is_over or not np.array_equal(observation, recorded):
         raise EnvLost(
-            f"{parent.id!r}, played again, is another episode at step {step}",
+            f"replay of {parent.id!r} differs at step {step}",
             value="its end" if is_over else observation,
             expected=recorded,
         )
@@ -181,9 +187,9 @@ def require_resuming(agent: Agent) -> SupportsResume:
     """
     if not isinstance(agent, SupportsResume):
         raise ConfigError(
-            "this agent cannot begin in the middle of an episode",
+            "this agent cannot start in the middle of an episode",
             value=type(agent).__name__,
-            expected="one with `resume`, such as LanguageAgent",
+            expected="an agent with `resume`, such as LanguageAgent",
         )
     return agent
 
@@ -225,7 +231,7 @@ def _check_observation(observation: object, info: object) -> tuple[Value, Info]:
     """Checks the types of an observation and info, and returns them."""
     if not isinstance(observation, (str, np.ndarray)) or not isinstance(info, Mapping):
         raise EnvLost(
-            "an observation that is no text or array, or an info that is no mapping",
+            "the observation is not text or an array, or the info is not a mapping",
             value=f"{type(observation).__name__}, {type(info).__name__}",
         )
     return observation, info
@@ -235,7 +241,7 @@ def _check_reply(answer: Any) -> Reply:
     """Checks the answer to a step; a reward that is not finite could neither be stored nor averaged."""
     observation, reward, terminated, truncated, info = answer
     if reward is not None and not math.isfinite(reward):
-        raise EnvLost("a reward that is not finite", value=reward, expected="a number, or None for 'not scored'")
+        raise EnvLost("reward is not finite", value=reward, expected="a number, or None for 'not scored'")
     if isinstance(reward, np.generic):  # sums of these are rounded: an episode would be scored otherwise over a server
         reward = reward.item()
     observation, info = _check_observation(observation, info)
@@ -461,13 +467,13 @@ def collect(
         (starts.starts, starts.origins) if isinstance(starts, BranchedStarts) else (starts, BranchOrigins())
     )
     if slots < 1:
-        raise ConfigError("no slots to play in", value=slots, expected="1 or more")
+        raise ConfigError("number of slots out of range", value=slots, expected="1 or more")
     repeated = [trajectory for trajectory, count in Counter(map(name, starts)).items() if count > 1]
     if repeated:
         raise ConfigError(
-            "two starts would become trajectories of one id",
+            "two starts would produce the same trajectory id",
             value=repeated[:5],
-            hint="give samples of one task different numbers",
+            hint="give each sample of a task a different number",
         )
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:

@@ -62,7 +62,7 @@ def panel_starts(
         for tier in tiers or world.tiers:
             tasks: Sequence[Task] = world.tasks(split, tier)[:limit] if tier in world.tiers else ()
             if len(tasks) < 2 and tier in world.tiers:
-                problem = f"the panel has {len(tasks)} task(s), a rate with an interval needs at least 2"
+                problem = f"got {len(tasks)} task(s), expected at least 2 for a rate with an interval"
                 problems.append(Problem(f"{name}/{tier}/{split}", problem, "raise the limit or choose another split"))
             starts += [Start(task) for task in tasks]
     if problems:

@@ -27,5 +27,5 @@ def check_held_out(tasks: Iterable[Task], evaluated: Iterable[str]) -> None:
     evaluated_ids = set(evaluated)
     shared = list(dict.fromkeys(task.id for task in tasks if task.id in evaluated_ids))
     if shared:
-        problem = f"{len(shared)} of them are measured on too, {shared[0]} for one"
-        raise ConfigError([Problem("tasks", problem, "learn from the train split, measure on another")])
+        problem = f"{len(shared)} training tasks are also evaluation tasks, for example {shared[0]}"
+        raise ConfigError([Problem("tasks", problem, "train on the train split, and evaluate on another")])

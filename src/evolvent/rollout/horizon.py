@@ -31,12 +31,12 @@ class HorizonSchedule:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem("horizon.rounds", f"a horizon of {steps} steps", "give whole numbers of at least 1")
+            Problem("horizon.rounds", f"got {steps} steps, expected a whole number of at least 1")
             for steps in self.rounds
             if steps < 1
         ]
         if self.every < 1:
-            problems.append(Problem("horizon.every", f"a phase of {self.every} updates", "give at least 1"))
+            problems.append(Problem("horizon.every", f"got {self.every} updates, expected at least 1"))
         if problems:
             raise ConfigError(problems)
 

@@ -60,11 +60,11 @@ def play_mixture(
     """
     expert, actions = control.expert, control.actions
     if expert is None:
-        raise ConfigError("this world has no scripted expert", value=control.id, hint="hand in a trained one")
+        raise ConfigError("the world has no scripted expert", value=control.id, hint="pass a trained expert")
     if kind not in KINDS:
-        raise ConfigError("no such mixture", value=kind, expected=KINDS)
+        raise ConfigError("unknown mixture", value=kind, expected=KINDS)
     if not 0.0 <= medium <= 1.0:
-        raise ConfigError("no share of random actions", value=medium, expected="0..1")
+        raise ConfigError("ratio of random actions out of range", value=medium, expected="0..1")
     fixed = {"random": 1.0, "medium": medium, "expert": _EXPERT}
     shares = np.linspace(1.0, medium, episodes) if kind == "replay" else np.full(episodes, fixed[kind])
     share_by_seed: dict[int, float] = {}

@@ -156,41 +156,45 @@ def check_search(
     """
     problems = search.stopping_problems() if has_detector else []
     if has_detector and _num_trees(search) > 1:
-        problems.append(Problem("stop", "a detector looks at the votes of one tree", "forest = 1"))
+        problems.append(Problem("stop", "a detector needs the votes of a single tree", "set forest to 1"))
     if search.value == "none" and search.method not in _METHODS_WITHOUT_VALUES and not _is_rstar(search):
         problems.append(
-            Problem("value", f"'none', and {search.method} needs values", "'judge', 'rollouts' or 'reward'")
+            Problem(
+                "value", f"got 'none', but {search.method} needs values", "set value to 'judge', 'rollouts' or 'reward'"
+            )
         )
     if search.uses_judge and not has_scorer:
-        problems.append(Problem("value", "'judge', and there is none", "give a judge, or value = 'rollouts'"))
+        problems.append(Problem("value", "got 'judge', but no judge is set", "set a judge, or set value to 'rollouts'"))
     for name, world in worlds.items():
         level = level_of(world, search)
         problems += search.forest_problems(level) if isinstance(search, ForestConfig) else []
         if level == "solution":
             problems += solver_problems(name, world, search.level)
         elif level != "turn" and world.horizon > 1:
-            problems.append(Problem("level", f"{name!r} has episodes of several turns", "level = 'turn'"))
+            problems.append(Problem("level", f"world {name!r} has episodes of several turns", "set level to 'turn'"))
         if level == "token" and search.generated is not None:
             problems.append(
                 Problem(
                     "generated",
-                    f"{name!r} is searched by tokens, none of which is sampled",
-                    "limit 'computed' or 'expansions'",
+                    f"the search of world {name!r} does not sample tokens",
+                    "limit 'computed' or 'expansions' instead",
                 )
             )
         min_tokens, trees = _min_request_tokens(search, level), _num_trees(search)
         if search.generated is not None and level != "token" and search.generated // trees < min_tokens:
             shared = f", shared by {trees} trees" if trees > 1 else ""
-            problem = f"a budget of {search.generated}{shared}, and one ask may take {min_tokens} tokens"
-            problems.append(Problem("generated", problem, "a larger budget, or a smaller max_tokens or span_tokens"))
+            problem = f"got a budget of {search.generated}{shared}, but a single request may take {min_tokens} tokens"
+            problems.append(Problem("generated", problem, "raise the budget, or lower max_tokens or span_tokens"))
         if level == "solution":
             continue  # it asks for no values
         if level == "turn" and search.value == "rollouts":
-            problems.append(Problem("value", f"'rollouts' in {name!r}, which is played turn by turn", "use a judge"))
+            problems.append(Problem("value", f"got 'rollouts', but world {name!r} has several turns", "use a judge"))
         if level != "turn" and has_detector and world.run_in_thread:
-            problems.append(Problem("stop", f"answers of {name!r} take too long to be read while it samples"))
+            problems.append(Problem("stop", f"reading answers of world {name!r} takes too long during sampling"))
         if level != "turn" and search.value == "reward":
-            problems.append(Problem("value", f"'reward' in {name!r}, which pays at its end alone", "use 'rollouts'"))
+            problems.append(
+                Problem("value", f"got 'reward', but world {name!r} pays only at the end", "use 'rollouts'")
+            )
     if problems:
         raise ConfigError(problems)
 
@@ -360,7 +364,7 @@ def _search_solution(world: World, start: Start, context: _SearchContext) -> Job
     """Searches by rStar: a solution in its own prompts, assembled to a response of the world."""
     config, task = context.config, start.task
     if not isinstance(config, ForestConfig):
-        raise EvolventError("rstar without its settings", value=type(config).__name__)
+        raise EvolventError("rstar has no settings", value=type(config).__name__)
     problem_seed = sample_seed(context.seed, task.id, start.sample)
     observation = yield from call_world(world, partial(read_question, world, task))
     policy_completer = make_completer(context.policy, config)

@@ -56,13 +56,13 @@ class ProcessRows:
     ) -> None:
         numbers = (("size", size), ("workers", workers), ("step_s", step_s), ("begin_s", begin_s))
         wrong = [
-            Problem(f"rows.{name}", f"got {value}", "expected more than 0")
+            Problem(f"rows.{name}", f"got {value}, expected more than 0")
             for name, value in numbers
             if not 0 < value < float("inf")
         ]
         module, name = getattr(make, "__module__", ""), getattr(make, "__qualname__", "")
         if module == "__main__" or getattr(sys.modules.get(module), name, None) is not make:
-            wrong.append(Problem("rows.make", f"got {module}:{name}", "expected one at the top of a module"))
+            wrong.append(Problem("rows.make", f"got {module}:{name}, expected a function at the top level of a module"))
         if wrong:
             raise ConfigError(wrong)
         self._words = [module, name, repr(step_s), repr(begin_s)]
@@ -169,14 +169,14 @@ class _Process(PipedProcess):
         """Waits until the function is imported."""
         answer, _ = self.read_answer(deadline)
         if not answer.get("ready"):
-            raise EnvLost("a process of team environments does not start", value=answer.get("failed"))
+            raise EnvLost("a process of team environments did not start", value=answer.get("failed"))
 
     def read_row(self, deadline: Deadline, row: int) -> RowState | ErrorRecord:
         """Reads the answer for one row. Raises StepTimeout where it is late, and EnvLost where the process ended."""
         header, body = self.read_answer(deadline)
         if header.get("row") != row:
             raise EnvLost(
-                "a process of team environments answers for another row", value=header.get("row"), expected=row
+                "a process of team environments answered for another row", value=header.get("row"), expected=row
             )
         if "error" in header:
             return ErrorRecord(header["error"]["kind"], header["error"]["message"])

@@ -72,7 +72,7 @@ class TeamCollector:
         from evolvent.marl.rollout import ArrayRollout
 
         if steps < 1:
-            raise ConfigError("steps of a rollout", value=steps, expected="1 or more")
+            raise ConfigError("number of rollout steps out of range", value=steps, expected="1 or more")
         check_fit(player.spec, self.batch.spec)
         views, decisions, results = [], [], []
         finals: list[tuple[int, int, TeamView]] = []
@@ -110,7 +110,9 @@ class TeamCollector:
         snapshots.
         """
         if not isinstance(self.batch, Resumable):
-            raise ConfigError("a batch that cannot be resumed", value=type(self.batch).__name__, expected="snapshot()")
+            raise ConfigError(
+                "the batch cannot be resumed", value=type(self.batch).__name__, expected="a batch with snapshot()"
+            )
         return {**self.batch.snapshot(), "collector_lost": np.array(self.lost, dtype=np.int64)}
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
@@ -118,9 +120,13 @@ class TeamCollector:
         `snapshot` does.
         """
         if not isinstance(self.batch, Resumable):
-            raise ConfigError("a batch that cannot be resumed", value=type(self.batch).__name__, expected="restore()")
+            raise ConfigError(
+                "the batch cannot be resumed", value=type(self.batch).__name__, expected="a batch with restore()"
+            )
         if "collector_lost" not in state:
-            raise BatchMismatch("a snapshot of a collector", value=sorted(state), expected="one with collector_lost")
+            raise BatchMismatch(
+                "not the snapshot of a collector", value=sorted(state), expected="a snapshot with collector_lost"
+            )
         self.view = self.batch.restore({name: array for name, array in state.items() if name != "collector_lost"})
         self.lost = int(state["collector_lost"])
 
@@ -166,7 +172,7 @@ def play_episodes(
         EnvLost: a row whose environment fails again and again.
     """
     if episodes < 1:
-        raise ConfigError("episodes to play", value=episodes, expected="1 or more")
+        raise ConfigError("number of episodes out of range", value=episodes, expected="1 or more")
     check_fit(player.spec, batch.spec)
     view = batch.reset(first + np.arange(batch.size))
     running: list[list[Step]] = [[] for _ in range(batch.size)]
@@ -292,7 +298,7 @@ def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> J
     """
     scored = [record for record in records if record.score.raw is not None]
     if not scored:
-        raise ConfigError("no episode with a score", value=f"{len(records)} episodes", expected="1 or more")
+        raise ConfigError("no episode has a score", value=f"{len(records)} episodes", expected="1 or more")
     tasks = [record.task.id for record in scored]
 
     def mean_interval(values: Sequence[float], low: float = -inf, high: float = inf) -> list[float | None]:
@@ -322,10 +328,10 @@ def record_scenes(
     """Returns the scenes of episode `number` before each of its decisions, played in the first row.
 
     Raises:
-        ConfigError: a batch that cannot be drawn. ShapeMismatch: a player of other observations or actions.
+        ConfigError: the batch cannot be drawn. ShapeMismatch: a player of other observations or actions.
     """
     if not isinstance(batch, SupportsScenes):
-        raise ConfigError("a batch that cannot be drawn", value=type(batch).__name__, expected="one with scene()")
+        raise ConfigError("the batch cannot be drawn", value=type(batch).__name__, expected="a batch with scene()")
     check_fit(player.spec, batch.spec)
     view = batch.reset(number + np.arange(batch.size))
     scenes = []

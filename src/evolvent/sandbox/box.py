@@ -251,7 +251,9 @@ class Sandbox:
         except (_SandboxEnded, OSError, ValueError) as error:
             message = self._read_last_error() or str(error)
             self.kill()
-            raise IsolationUnavailable("a box does not start", value=message, hint="see docs/sandbox.md") from error
+            raise IsolationUnavailable(
+                "the sandbox did not start", value=message, hint="see docs/sandbox.md"
+            ) from error
 
     def _find_first_process(self, deadline: Deadline) -> None:
         """Finds the first process in the sandbox, by its pid on the host.
@@ -266,7 +268,7 @@ class Sandbox:
         info = b""
         while not info.endswith(b"}\n"):
             if not select.select([self._info], [], [], deadline.left())[0]:
-                raise ValueError("bubblewrap did not tell its process")
+                raise ValueError("bubblewrap did not report its process")
             chunk = os.read(self._info, _CHUNK)
             if not chunk:
                 raise ValueError("bubblewrap ended")
@@ -320,7 +322,9 @@ class Sandbox:
                 self._send({"entry": entry, "args": encode(args), "kwargs": encode(dict(kwargs or {}))})
                 return self._parse_outcome(self._receive_answer())
             except Malformed as error:
-                raise ConfigError("the arguments of a request", value=str(error), expected="smaller ones") from error
+                raise ConfigError(
+                    "the arguments of the request are too large", value=str(error), expected="smaller ones"
+                ) from error
             except _SandboxEnded as error:
                 self._record_end(error)
         if self._over is None:
@@ -419,13 +423,13 @@ class Sandbox:
         try:
             self._unsent = encode_frame(row, _MAX_REQUEST_BYTES)
         except Malformed as error:
-            raise ConfigError("too large to be sent into a box", value=str(error)) from error
+            raise ConfigError("the source is too large for the sandbox", value=str(error)) from error
         self._poll.register(self._asked, select.POLLOUT)
 
     def _check_no_surplus(self) -> None:
         self._receive()
         if self._in:
-            raise _SandboxEnded("malformed", "an answer that nobody asked for")
+            raise _SandboxEnded("malformed", "an answer without a request")
 
     def _read_frame(self) -> dict[str, Any]:
         """Reads the next frame of the sandbox, and everything printed before it."""

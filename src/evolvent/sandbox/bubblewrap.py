@@ -100,7 +100,9 @@ def bundled_program() -> str | None:
 @cache
 def _probe_isolation(search: str, bundled: str | None) -> Isolation:
     if sys.platform != "linux":
-        raise IsolationUnavailable("isolation needs Linux", value=sys.platform, hint="unsafe=True runs code without")
+        raise IsolationUnavailable(
+            "isolation needs Linux", value=sys.platform, hint="unsafe=True runs code without isolation"
+        )
     machine = platform.machine()
     filters.program(machine)
     program = shutil.which("bwrap", path=search) or bundled
@@ -134,7 +136,7 @@ def _probe_isolation(search: str, bundled: str | None) -> Isolation:
         raise IsolationUnavailable(
             "bubblewrap cannot isolate on this host",
             value=completed.stderr.strip() or f"exit code {completed.returncode}",
-            hint="unprivileged user namespaces may be switched off; see docs/sandbox.md",
+            hint="enable unprivileged user namespaces; see docs/sandbox.md",
         )
     return host
 
@@ -156,7 +158,7 @@ def _run(command: Sequence[str], pass_fds: tuple[int, ...] = ()) -> subprocess.C
             timeout=_PROBE_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise IsolationUnavailable("bubblewrap does not run", value=str(error), hint=_INSTALL_HINT) from error
+        raise IsolationUnavailable("bubblewrap cannot be executed", value=str(error), hint=_INSTALL_HINT) from error
 
 
 def interpreter() -> str:

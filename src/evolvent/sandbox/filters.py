@@ -143,7 +143,9 @@ def program(machine: str) -> bytes:
     """
     machine_constants = MACHINES.get(machine)
     if machine_constants is None:
-        raise IsolationUnavailable("no seccomp filter for this machine", value=machine, expected=", ".join(MACHINES))
+        raise IsolationUnavailable(
+            "unsupported machine for the seccomp filter", value=machine, expected=", ".join(MACHINES)
+        )
     rows = [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, machine_constants.audit),

@@ -46,7 +46,7 @@ class SandboxLimits:
     def __post_init__(self) -> None:
         values = [(limit.name, getattr(self, limit.name)) for limit in fields(self)]
         problems = [
-            Problem(f"limits.{name}", f"got {value}", "expected more than 0")
+            Problem(f"limits.{name}", f"got {value}, expected more than 0")
             for name, value in values
             if not 0 < value < float("inf")
         ]

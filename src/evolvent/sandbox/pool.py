@@ -52,7 +52,7 @@ class SandboxPool:
     ) -> None:
         at_once = 2 * (os.cpu_count() or 1) if at_once is None else at_once
         problems = [
-            Problem(name, f"got {value}", f"expected {minimum} or more")
+            Problem(name, f"got {value}, expected {minimum} or more")
             for name, value, minimum in (("ahead", ahead, 0), ("at_once", at_once, 1), ("tmp_mb", tmp_mb, 1))
             if value < minimum
         ]
@@ -135,23 +135,23 @@ class SandboxPool:
         ready_queue: _Ready = self._ready if tmp_mb == self._tmp_mb else queue.SimpleQueue()
         for attempt in range(_MAX_TRIES):
             if self._closed:
-                raise ConfigError("a closed pool of boxes", value=f"{attempt} tries", expected="an open one")
+                raise ConfigError("the sandbox pool is closed", value=f"{attempt} attempts", expected="an open one")
             self._wanted.put((tmp_mb, ready_queue))
             try:
                 sandbox = ready_queue.get(timeout=_START_TIMEOUT_S)
             except queue.Empty:
                 raise IsolationUnavailable(
-                    "no box started", value=f"{_START_TIMEOUT_S:g} s", expected="a box"
+                    "no sandbox started", value=f"{_START_TIMEOUT_S:g} s", expected="a sandbox within that time"
                 ) from None
             if isinstance(sandbox, OSError):
-                raise IsolationUnavailable("a box cannot be started", value=str(sandbox)) from sandbox
+                raise IsolationUnavailable("a sandbox cannot be started", value=str(sandbox)) from sandbox
             try:
                 sandbox.wait(_START_TIMEOUT_S)
                 return sandbox
             except IsolationUnavailable:
                 if attempt + 1 == _MAX_TRIES:
                     raise
-        raise IsolationUnavailable("no box started", value=f"{_MAX_TRIES} tries")
+        raise IsolationUnavailable("no sandbox started", value=f"{_MAX_TRIES} attempts")
 
     def _start_ordered(self) -> None:
         while (order := self._wanted.get()) is not None:

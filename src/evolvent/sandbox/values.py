@@ -145,7 +145,7 @@ _READERS: dict[str, Callable[[Any], Value]] = {
 def _decode_container(kind: str, content: list[Any], depth: int) -> Value:
     if kind == "dict":
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in content):
-            raise Malformed("a dict that is not pairs")
+            raise Malformed("the dict is not a list of pairs")
         keys = [decode(key, depth - 1) for key, _ in content]
         _check_hashes(keys)
         return dict(zip(keys, (decode(item, depth - 1) for _, item in content), strict=True))
@@ -165,7 +165,7 @@ def _check_hashes(items: Iterable[Value]) -> None:
         try:
             hash_value = hash(item)
         except TypeError:
-            raise Malformed(f"an element that has no hash: a {type(item).__name__}") from None
+            raise Malformed(f"unhashable element: {type(item).__name__}") from None
         counts[hash_value] = counts.get(hash_value, 0) + 1
         if counts[hash_value] > _MAX_SAME_HASH:
             raise Malformed(f"more than {_MAX_SAME_HASH} elements of one hash")

@@ -55,6 +55,11 @@ def evaluate(
     Raises:
         ConfigError: an unknown split or tier, a panel with fewer than two tasks, two worlds of one name, or a player
             that is neither a policy nor an agent.
+
+    >>> from evolvent import Expert, Lookup
+    >>> (row,) = evaluate(Expert(), Lookup(), tiers=["seen"], limit=20)
+    >>> row.n, row.mean, round(row.low, 2)
+    (20, 1.0, 0.84)
     """
     worlds_by_name = _name_worlds(worlds)
     starts = panel_starts(worlds_by_name, split=split, tiers=tiers, limit=limit)
@@ -65,7 +70,7 @@ def evaluate(
         agent = player
     else:
         raise ConfigError(
-            "player is neither a policy nor an agent", value=type(player).__name__, hint="give load_policy(FOLDER)"
+            "player is neither a policy nor an agent", value=type(player).__name__, hint="pass load_policy(FOLDER)"
         )
     computed_before = engine.usage.computed if engine is not None else 0
     episodes: dict[str, Trajectory] = {}
@@ -84,5 +89,5 @@ def _name_worlds(worlds: World | Sequence[World] | Mapping[str, World]) -> dict[
     worlds_by_name = {world.name: world for world in sequence}
     if not sequence or len(worlds_by_name) < len(sequence):
         names = ", ".join(world.name for world in sequence) or "none"
-        raise ConfigError([Problem("worlds", f"got {names}, expected at least one, each with its own name")])
+        raise ConfigError([Problem("worlds", f"got {names}, expected at least one world, each with a unique name")])
     return worlds_by_name

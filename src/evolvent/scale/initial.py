@@ -30,6 +30,11 @@ def make_policy(worlds: Sequence[World], *, size: str = "xs", context: int | Non
         seed: Seed of the initialization.
     Raises:
         ConfigError: a world with an open vocabulary, which needs another model.
+
+    >>> from evolvent import Lookup
+    >>> policy = make_policy([Lookup()])
+    >>> policy.version, policy.context
+    (0, 256)
     """
     vocabulary: dict[str, None] = {}
     for world in worlds:
@@ -38,7 +43,7 @@ def make_policy(worlds: Sequence[World], *, size: str = "xs", context: int | Non
             raise ConfigError(
                 f"world {world.name!r} has an open vocabulary",
                 expected="a model folder",
-                hint="give the policy as a Hugging Face folder",
+                hint="pass the policy as a Hugging Face folder",
             )
         vocabulary.update(dict.fromkeys(world_words))
     context = context or _choose_context(worlds)
@@ -76,6 +81,11 @@ def collect_demonstrations(
         namings: Number of variants of each task, from the second on under other names, where its world can rename.
     Raises:
         ConfigError: a demonstration that does not succeed.
+
+    >>> from evolvent import Lookup
+    >>> world = Lookup()
+    >>> [len(episode.steps) for episode in collect_demonstrations([world], world.tasks("train", "seen")[:3])]
+    [4, 3, 2]
     """
     worlds_by_name = {world.name: world for world in worlds}
     task_variants = list(tasks)
@@ -91,5 +101,7 @@ def collect_demonstrations(
     episodes_by_task = {trajectory.task.id: trajectory for trajectory in episodes}
     failed = [trajectory.id for trajectory in episodes_by_task.values() if not trajectory.success]
     if failed:
-        raise ConfigError("demonstrations that do not succeed", value=failed[:5], expected="an expert that solves them")
+        raise ConfigError(
+            "demonstrations did not succeed", value=failed[:5], expected="an expert that solves all tasks"
+        )
     return [episodes_by_task[start.task.id] for start in starts]

@@ -41,9 +41,9 @@ def make_scorer(value_model: Policy, search: SearchConfig, *, model: str | None 
         return GenerativeScorer(default_verdict(value_model.tokenizer), model=model)
     if value_model.value_head is None:
         raise ConfigError(
-            f"a judge of the form {search.score!r} needs a value head, and this policy has none",
-            expected="a policy that was trained on values, or score = 'process'",
-            hint="name the judge: --judge FOLDER",
+            f"a judge with score {search.score!r} needs a value head, but this policy has none",
+            expected="a policy with a value head, or score = 'process'",
+            hint="set --judge FOLDER",
         )
     scorer = ValueScorer if search.score == "value" else OutcomeScorer
     return scorer(value_model.value_head, model=model)
@@ -58,9 +58,9 @@ def default_verdict(tokenizer: PreTrainedTokenizerBase) -> VerdictPrompt:
     answer_ids = [tokenizer.encode(answer_word, add_special_tokens=False) for answer_word in (" Yes", " No")]
     if any(len(ids) != 1 or ids[0] == tokenizer.unk_token_id for ids in answer_ids):
         raise ConfigError(
-            "a verifier that answers in words needs ' Yes' and ' No' as single tokens",
+            "a generative verifier needs ' Yes' and ' No' as single tokens",
             value=answer_ids,
-            hint="use score = 'process'",
+            hint="set score to 'process'",
         )
     question = tokenizer.encode(_QUESTION, add_special_tokens=False)
     return VerdictPrompt(tuple(question), answer_ids[0][0], answer_ids[1][0])

@@ -181,7 +181,7 @@ class LocalBackend:
 
     def __post_init__(self) -> None:
         counts = {"slots": self.slots, "max_tokens": self.max_tokens}
-        problems = [Problem(name, f"must be 1 or more, got {count}") for name, count in counts.items() if count < 1]
+        problems = [Problem(name, f"got {count}, expected 1 or more") for name, count in counts.items() if count < 1]
         if problems:
             raise ConfigError(problems)
 
@@ -273,7 +273,7 @@ class LocalBackend:
         ):
             for count, finished_job in enumerate(finished, 1):
                 if finished_job.error is not None:
-                    _log.warning("not labelled: %s: %s", data[finished_job.index].id, finished_job.error)
+                    _log.warning("not labeled: %s: %s", data[finished_job.index].id, finished_job.error)
                 if count % 20 == 0 or count == len(data):
                     stage.log({"step": count, "of": len(data), "episodes": count})
                 yield data[finished_job.index].id, finished_job.value or []
@@ -495,7 +495,7 @@ class LocalBackend:
                 return LocalEngine(policy, slots=self.slots)
             engine.sync(policy)
         except ConfigError as problem:
-            _log.warning("every text is computed from its beginning: %s", problem)
+            _log.warning("prefixes are not shared: %s", problem)
             return RecomputeEngine(policy, slots=min(self.slots, _RECOMPUTE_SLOTS))
         return engine
 
@@ -582,7 +582,22 @@ def local_run(
     panel: EvaluationPanel | None = None,
     slots: int = 192,
 ) -> Run[Policy]:
-    """Creates a run in this process over these worlds. Use it in a `with` statement."""
+    """Creates a run in this process over these worlds. Use it in a `with` statement.
+
+    Args:
+        folder: folder of the run; a run that it holds already is resumed.
+        worlds: the worlds, each with a unique name.
+        seed: seed of everything that the run draws.
+        train: settings of the learner; None: the defaults.
+        panel: tasks of evaluations; None: the defaults.
+        slots: maximum number of simultaneous episodes.
+
+    >>> import tempfile
+    >>> from evolvent import Lookup
+    >>> with local_run(tempfile.mkdtemp(), [Lookup()], seed=3) as run:
+    ...     run.seed
+    3
+    """
     backend = LocalBackend(
         {world.name: world for world in worlds}, train or TrainConfig(), panel or EvaluationPanel(), slots
     )

@@ -154,9 +154,9 @@ def _get_result(ray: Any, call: Any, silent_s: float) -> list[TokenSequence]:
     try:
         window_result, error = ray.get(call, timeout=silent_s)
     except ray_errors.GetTimeoutError as problem:
-        raise EndpointError("no window has come back from the Ray cluster", value=f"for {silent_s:g} s") from problem
+        raise EndpointError("the Ray cluster has not returned a window", value=f"for {silent_s:g} s") from problem
     except ray_errors.RayError as problem:
-        raise EndpointError("the Ray cluster lost an annotator again and again", value=str(problem)[:200]) from problem
+        raise EndpointError("the Ray cluster lost an annotator repeatedly", value=str(problem)[:200]) from problem
     if error is not None:
         raise make_error(*error)
     sequences: list[TokenSequence] = window_result

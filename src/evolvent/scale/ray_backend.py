@@ -77,10 +77,10 @@ def collect_on_cluster(
     starts_by_name = {trajectory_name(start, prefix): start for start in starts}
     if len(starts_by_name) < len(starts):
         raise ConfigError(
-            "two starts would become trajectories of one id",
+            "two starts would produce the same trajectory id",
             value=f"{len(starts)} starts",
             expected=f"{len(starts_by_name)} ids",
-            hint="give samples of one task different numbers",
+            hint="give each sample of a task a different number",
         )
     items = [
         WorkItem(name, start_to_row(start), parent=start.branch.parent if start.branch else None)
@@ -217,10 +217,10 @@ class RayBackend(LocalBackend):
         with self._lock:
             for count, finished in enumerate(self._run_job(job), 1):
                 problem = (
-                    "every process that labelled it was lost" if "lost" in finished.info else finished.info.get("error")
+                    "every process that labeled it was lost" if "lost" in finished.info else finished.info.get("error")
                 )
                 if problem is not None:
-                    _log.warning("not labelled: %s: %s", finished.item.key, problem)
+                    _log.warning("not labeled: %s: %s", finished.item.key, problem)
                 if count % 20 == 0 or count == len(data):
                     stage.log({"step": count, "of": len(data), "episodes": count})
                 yield finished.item.key, list(finished.info.get("rows", ()))
@@ -245,7 +245,7 @@ def _check_sendable(settings: object, *kinds: type) -> None:
     """Raises an error for settings that another process would read as other settings."""
     if type(settings) not in kinds:
         allowed = " or ".join(f"a {kind.__name__}" for kind in kinds)
-        raise ConfigError([Problem("how", f"{type(settings).__name__} does not travel to Ray", allowed)])
+        raise ConfigError([Problem("how", f"{type(settings).__name__} cannot be sent to Ray", allowed)])
 
 
 def _to_outcome(finished: FinishedItem, start: Start) -> SearchOutcome:

@@ -80,15 +80,15 @@ def parse_cluster(option: str) -> Cluster:
     host, colon, port = host_port.rpartition(":")
     if address != "ray" and not (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65536):
         problem = f"got {address!r}, expected ray, {_ENDPOINT} or ray://{_ENDPOINT}"
-        problems.append(Problem("backend", problem, "ray starts a cluster of its own on this machine"))
+        problems.append(Problem("backend", problem, "set backend to 'ray' to start a cluster on this machine"))
     amounts: dict[str, float] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         amount = _parse_amount(text)
         if name in ("CPU", "GPU"):  # Ray's own names are no custom resources
-            problems.append(Problem(f"backend, {name}", "is no custom resource", f"write {name.lower()}s"))
+            problems.append(Problem(f"backend, {name}", "is not a custom resource", f"write {name.lower()}s"))
             continue
         if amount and amount < _MIN_AMOUNT:
-            problems.append(Problem(f"backend, {name}", f"got {text!r}", f"Ray counts in steps of {_MIN_AMOUNT:g}"))
+            problems.append(Problem(f"backend, {name}", f"got {text!r}, expected a multiple of {_MIN_AMOUNT:g}"))
             continue
         min_amount = 1 if name == "players" else 0
         if amount is None or amount < min_amount or (name == "players" and amount != floor(amount)):
@@ -130,7 +130,7 @@ def connect(cluster: Cluster) -> Iterator[ModuleType]:
     try:
         import ray
     except ImportError as error:
-        raise MissingExtra("ray", "playing on a cluster") from error
+        raise MissingExtra("ray", "collecting on a cluster") from error
     if ray.is_initialized():
         yield ray
         return
@@ -178,8 +178,8 @@ def count_player_slots(ray: ModuleType, placement: Placement) -> int:
             [
                 Problem(
                     "backend",
-                    f"no node has room for a player: it takes {needs}, the nodes have {node_resources}",
-                    "ask for less, or say how many players to wait for: ?players=N",
+                    f"no node has room for a player: got {node_resources}, expected {needs}",
+                    "lower the requested resources, or set the number of players to wait for: ?players=N",
                 )
             ]
         )

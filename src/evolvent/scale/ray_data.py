@@ -118,9 +118,7 @@ def _run_tasks(
                 silence_deadline = Deadline(placement.silent_s)
                 yield pending.pop(task_ref), _get_result(ray, task_ref)
             if silence_deadline.expired:
-                raise EndpointError(
-                    "no shard has come back from the Ray cluster", value=f"for {placement.silent_s:g} s"
-                )
+                raise EndpointError("the Ray cluster has not returned a shard", value=f"for {placement.silent_s:g} s")
     finally:
         for task_ref in pending:
             ray.cancel(task_ref, force=True)
@@ -134,7 +132,7 @@ def _get_result(ray: Any, task: Any) -> tuple[bytes, bytes]:
     except ray_errors.RayTaskError as problem:
         raise EngineError("a stage failed on the Ray cluster", value=str(problem)[-400:]) from problem
     except ray_errors.RayError as problem:
-        raise EndpointError("the Ray cluster lost a shard again and again", value=str(problem)[:200]) from problem
+        raise EndpointError("the Ray cluster lost a shard repeatedly", value=str(problem)[:200]) from problem
     if error is not None:
         raise make_error(*error)
     return rows, summary

@@ -232,7 +232,7 @@ class Player:
         world_versions = {name: world.version for name, world in worlds.items()}
         if world_versions != self._setup["made"]:
             raise VersionMismatch(
-                "a node of the cluster has other worlds than the run",
+                "worlds of a cluster node differ from the run",
                 value=world_versions,
                 expected=self._setup["made"],
             )
@@ -244,7 +244,7 @@ class Player:
         head, lines = parse_message(slice_message)
         backend = self._verbs
         if backend is None:
-            raise ConfigError("a player was asked to play before it made its worlds", value=head["do"])
+            raise ConfigError("a player received a job before it made its worlds", value=head["do"])
         files = {role: PolicyFiles(row["names"], row["limit"]) for role, row in head["policies"].items()}
         files_by_digest = dict(zip(head["contents"], contents, strict=True))
         self._policies = {

@@ -178,10 +178,10 @@ class PlayerPool:
             self._alive = Deadline(self.placing.lost_s)
         elif self._alive.expired:
             raise EndpointError(
-                "no player of the Ray cluster has lived",
+                "no player of the Ray cluster is alive",
                 value=f"for {self._alive.total_s:g} s",
-                expected="a cluster with room for one",
-                hint="what it had played is kept",
+                expected="a cluster with room for a player",
+                hint="check the cluster and resume; finished episodes are kept",
             )
         return [
             player
@@ -197,7 +197,9 @@ class PlayerPool:
         self._failed = 0 if player.is_ready else self._failed + 1
         self._next = time.monotonic() + (backoff(self._failed, self._rng, base_s=0.5, cap_s=30) if self._failed else 0)
         if player.open_items:
-            _log.warning("a player was lost (process %d): %d items are dealt again", player.pid, len(player.open_items))
+            _log.warning(
+                "a player was lost (process %d): %d items are assigned again", player.pid, len(player.open_items)
+            )
         given_up = queue.put_back(list(player.open_items.values()))
         self.counts["again"] += len(player.open_items) - len(given_up)
         for item in given_up:

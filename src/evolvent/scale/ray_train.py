@@ -106,8 +106,8 @@ def train_on_cluster(
     except TrainingFailedError as error:
         failures: Mapping[int, Exception] = getattr(error, "worker_failures", {})
         rank_output = next((str(failure) for failure in failures.values() if "error:" in str(failure)), str(error))
-        hint = f"what is in {folder} goes on when it is started again"
-        raise RankFailed("the training on Ray failed", value=rank_output.strip()[-400:], hint=hint) from error
+        hint = f"start it again to resume from {folder}"
+        raise RankFailed("training on Ray failed", value=rank_output.strip()[-400:], hint=hint) from error
 
 
 @contextmanager
@@ -124,11 +124,11 @@ def _preserve_sigint() -> Iterator[None]:
 def _check_arguments(argv: Sequence[str], placement: Placement, min_ranks: int | None) -> int:
     problems = []
     if placement.players is None:
-        problems.append(Problem("placing", "says no number of ranks", "write ?players=N"))
+        problems.append(Problem("placing", "has no number of ranks", "write ?players=N"))
     elif min_ranks is not None and not 1 <= min_ranks <= placement.players:
         problems.append(Problem("least", f"got {min_ranks}, expected a number from 1 to {placement.players}"))
     reserved = [argument for argument in argv if argument.partition("=")[0] in ("--to", "--resume")]
-    problems += [Problem(argument, "is set by the launcher", "name the folder instead") for argument in reserved]
+    problems += [Problem(argument, "is set by the launcher", "pass the folder instead") for argument in reserved]
     if problems or placement.players is None:
         raise ConfigError(problems)
     return placement.players

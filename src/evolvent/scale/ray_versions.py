@@ -29,8 +29,8 @@ def check_versions(run_versions: Mapping[str, str]) -> None:
     local_versions = read_versions()
     if local_versions != run_versions:
         raise VersionMismatch(
-            "a node of the cluster has other packages than the run",
+            "packages of a cluster node differ from the run",
             value=local_versions,
             expected=run_versions,
-            hint="install the same versions there",
+            hint="install the same versions on the node",
         )

@@ -116,7 +116,7 @@ def agent_to_row(agent: Agent) -> JsonObject:
         }
     if isinstance(agent, (Expert, Random)):
         return {"kind": "expert" if isinstance(agent, Expert) else "random"}
-    raise ConfigError([Problem("agent", f"{type(agent).__name__} does not play on Ray", "play in this process")])
+    raise ConfigError([Problem("agent", f"{type(agent).__name__} cannot run on Ray", "run it in this process")])
 
 
 def agent_from_row(row: JsonObject, policy: Policy | None) -> Agent:
@@ -124,7 +124,7 @@ def agent_from_row(row: JsonObject, policy: Policy | None) -> Agent:
     if row["kind"] in ("expert", "random"):
         return Expert() if row["kind"] == "expert" else Random()
     if policy is None:
-        raise ConfigError("an agent without its policy", value=row["kind"])
+        raise ConfigError("the agent has no policy", value=row["kind"])
     history = _history_from_row(row["history"])
     if row["kind"] == "candidates":
         return CandidateAgent(policy, row["temperature"], row["per"], history)
@@ -138,7 +138,9 @@ def _history_to_row(history: History) -> dict[str, Any]:
         return {"name": "window", "share": history.share}
     if isinstance(history, Summarise) and history.summary is digest_turns:
         return {"name": "summarise"}
-    raise ConfigError([Problem("history", f"{history.name!r} does not travel to Ray", "refuse, window or summarise")])
+    raise ConfigError(
+        [Problem("history", f"{history.name!r} cannot be sent to Ray", "use refuse, window or summarise")]
+    )
 
 
 def _history_from_row(row: Mapping[str, Any]) -> History:

@@ -59,14 +59,14 @@ class Sample:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(f"scores[{index}]", f"must be finite, got {score}")
+            Problem(f"scores[{index}]", f"got {score}, expected finite")
             for index, score in enumerate(self.scores)
             if not math.isfinite(score)
         ]
         if self.outcome is not None and not math.isfinite(self.outcome):
-            problems.append(Problem("outcome", f"must be finite, got {self.outcome}"))
+            problems.append(Problem("outcome", f"got {self.outcome}, expected finite"))
         if self.count < 1:
-            problems.append(Problem("count", f"must be 1 or more, got {self.count}"))
+            problems.append(Problem("count", f"got {self.count}, expected 1 or more"))
         if problems:
             raise ConfigError(problems)
 
@@ -185,7 +185,7 @@ def collect_all_samples(results: Sequence[SearchResult], answer: Answer) -> list
 def _check_options(span: Span, rule: Rule) -> None:
     options = (("span", span, get_args(Span)), ("rule", rule, get_args(Rule)))
     problems = [
-        Problem(name, f"must be one of {', '.join(allowed)}, got {value!r}")
+        Problem(name, f"got {value!r}, expected one of {', '.join(allowed)}")
         for name, value, allowed in options
         if value not in allowed
     ]

@@ -91,15 +91,15 @@ class BudgetTracker:
         response = yield Request(allowed, evaluate, left)
         if len(response.children) != len(allowed) or len(response.values) != len(evaluate):
             raise EngineError(
-                "a search was not told what it asked",
+                "the search received a wrong number of children or values",
                 value=(len(response.children), len(response.values)),
                 expected=(len(allowed), len(evaluate)),
             )
         if response.short is None and (None in response.children or None in response.values):
             raise EngineError(
-                "a search was not told why it was not answered",
+                "the search received no reason for the missing answer",
                 value=response.short,
-                expected="the limit of the budget that a wish did not fit",
+                expected="the name of the exceeded budget limit",
             )
         self.spent += response.used
         short = response.short or ("expansions" if len(allowed) < len(expand) else None)
@@ -168,4 +168,4 @@ def check_sizes(**sizes: int | None) -> None:
     """
     invalid = [(name, size) for name, size in sizes.items() if size is not None and size < 1]
     if invalid:
-        raise ConfigError([Problem(name, f"must be 1 or more, got {size}") for name, size in invalid])
+        raise ConfigError([Problem(name, f"got {size}, expected 1 or more") for name, size in invalid])

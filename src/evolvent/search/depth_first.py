@@ -92,8 +92,8 @@ def _count_remaining(values: NDArray[np.float64], below: float | None, ratio: fl
 def _check_pruning(below: float | None, ratio: float | None) -> None:
     problems = []
     if below is not None and math.isnan(below):
-        problems.append(Problem("prune_below", f"must be a number, got {below}"))
+        problems.append(Problem("prune_below", f"got {below}, expected a number"))
     if ratio is not None and not 0 <= ratio <= 1:
-        problems.append(Problem("prune_ratio", f"must be in [0, 1], got {ratio}"))
+        problems.append(Problem("prune_ratio", f"got {ratio}, expected in [0, 1]"))
     if problems:
         raise ConfigError(problems)

@@ -99,18 +99,18 @@ class EnvSession:
             env_holder = DeferredClose(self._world.name, self._world.make(self._task))
             if turn != self._turn:
                 env_holder.end()
-                raise EnvLost("an environment was made too late", value=self._world.name)
+                raise EnvLost("the environment was created after its deadline", value=self._world.name)
             self._held = env_holder
         env = env_holder.env
         if env is None:
-            raise EnvLost("an environment is gone", value=self._world.name)
+            raise EnvLost("the environment is lost", value=self._world.name)
         return env_holder.run(partial(call, env))
 
 
 def _reset(env: Env, *, seed: int) -> EnvMoment:
     if not isinstance(env, Forkable):
         raise ConfigError(
-            "a search needs environments that can be forked",
+            "search needs environments that can be forked",
             value=type(env).__name__,
             expected="an Env with snapshot() and restore()",
         )
@@ -121,12 +121,12 @@ def _reset(env: Env, *, seed: int) -> EnvMoment:
 
 def _restore_and_step(env: Env, *, snapshot: object, action: Value) -> EnvMoment:
     if not isinstance(env, Forkable):
-        raise EnvLost("an environment that can no longer be forked", value=type(env).__name__)
+        raise EnvLost("the environment can no longer be forked", value=type(env).__name__)
     env.restore(snapshot)
     observation, reward, terminated, truncated, info = env.step(action)
     _check_output(observation, info)
     if reward is not None and not math.isfinite(reward):
-        raise EnvLost("a reward that is not finite", value=reward, expected="a number, or None for 'not scored'")
+        raise EnvLost("reward is not finite", value=reward, expected="a number, or None for 'not scored'")
     over = bool(terminated or truncated)
     return EnvMoment(observation, info, None if over else env.snapshot(), reward, bool(terminated), bool(truncated))
 
@@ -134,7 +134,7 @@ def _restore_and_step(env: Env, *, snapshot: object, action: Value) -> EnvMoment
 def _check_output(observation: object, info: object) -> None:
     if not isinstance(observation, (str, np.ndarray)) or not isinstance(info, Mapping):
         raise EnvLost(
-            "an observation that is no text or array, or an info that is no mapping",
+            "the observation is not text or an array, or the info is not a mapping",
             value=f"{type(observation).__name__}, {type(info).__name__}",
         )
 
@@ -204,7 +204,7 @@ class TextValue:
         scores = yield from self.scorer.scores(queries)
         if [len(state_scores) for state_scores in scores] != [1] * len(states):
             raise ScoringError(
-                "a scorer gave not one score for each state", value=[len(state_scores) for state_scores in scores][:8]
+                "number of scores does not match the states", value=[len(state_scores) for state_scores in scores][:8]
             )
         return [
             state_scores[0] - (state.earned if self.includes_earned else 0.0)
@@ -258,7 +258,7 @@ def search_env(
     """
     if terminal == "value" and estimate is None:
         raise ConfigError(
-            "a search that is told nothing that was earned, and nobody to estimate",
+            "the search has neither rewards nor an estimate",
             value=terminal,
             expected="an estimate, or terminal = 'reward'",
         )
@@ -497,7 +497,9 @@ class _EnvAnswerer:
                 raise
             return str(error)
         if len(values) != len(pending):
-            raise ScoringError("not one estimate for each state", value=len(values), expected=len(pending))
+            raise ScoringError(
+                "number of estimates does not match the states", value=len(values), expected=len(pending)
+            )
         self._values.update(zip(pending, map(float, values), strict=True))
         return ""
 

@@ -187,7 +187,7 @@ def decide(
         ConfigError: not one mapping a tree, or an unknown rule.
     """
     if len(trees) != len(answers):
-        raise ConfigError("answers of other trees than there are", value=len(answers), expected=str(len(trees)))
+        raise ConfigError("number of answers does not match the trees", value=len(answers), expected=str(len(trees)))
     samples_by_tree = [
         [
             replace(sample, answer=tree_answers[sample.origin[1]], origin=(number, sample.origin[1]))

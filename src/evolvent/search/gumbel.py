@@ -96,7 +96,7 @@ def gumbel_mcts(
     check_sizes(width=width, depth=depth, simulations=simulations, considered=considered, moves=settings.moves)
     numbers = {name: getattr(settings, name) for name in ("c_visit", "c_scale", "scale")}
     problems = [
-        Problem(name, f"must be finite and 0 or more, got {number}")
+        Problem(name, f"got {number}, expected finite and 0 or more")
         for name, number in numbers.items()
         if not 0 <= number < np.inf
     ]

@@ -104,7 +104,7 @@ def _is_unanswered(answer: object) -> bool:
 
 
 def _budget_error(limit: EndedBy) -> EngineError:
-    return EngineError("after failures the budget has no room for it", value=limit)
+    return EngineError("the budget has no room left after failures", value=limit)
 
 
 def _join_samples(answers: Sequence[Any]) -> tuple[Any, ...]:

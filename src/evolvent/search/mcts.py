@@ -133,16 +133,20 @@ def mcts(
     check_sizes(width=width, depth=depth, leaves=leaves, paths=start.paths, simulations=simulations)
     problems = []
     if isinstance(start, Commit) and not 0 <= start.temperature < np.inf:
-        problems.append(Problem("temperature", f"must be finite and 0 or more, got {start.temperature}"))
+        problems.append(Problem("temperature", f"got {start.temperature}, expected finite and 0 or more"))
     if not 0 <= explore.noise <= 1:
-        problems.append(Problem("noise", f"must be between 0 and 1, got {explore.noise}"))
+        problems.append(Problem("noise", f"got {explore.noise}, expected between 0 and 1"))
     if not 0 < explore.alpha < np.inf:
-        problems.append(Problem("alpha", f"must be finite and above 0, got {explore.alpha}"))
+        problems.append(Problem("alpha", f"got {explore.alpha}, expected finite and above 0"))
     if not 0 <= explore.widen <= 1:
-        problems.append(Problem("widen", f"must be between 0 and 1, got {explore.widen}"))
+        problems.append(Problem("widen", f"got {explore.widen}, expected between 0 and 1"))
     if start.stop is not None and isinstance(start, Commit) and start.temperature:
         problems.append(
-            Problem("stop", "moves are drawn by visits that fewer simulations would change", "temperature 0")
+            Problem(
+                "stop",
+                "stopping early would change the visit counts that moves are sampled from",
+                "set temperature to 0",
+            )
         )
     if problems:
         raise ConfigError(problems)

@@ -152,10 +152,10 @@ class ListedProposer:
         listed = request.state.info.get("admissible")
         if listed is None:
             raise WorldError(
-                "a search among listed actions needs a list",
+                "the world does not list its admissible actions",
                 value=sorted(request.state.info),
                 expected="admissible",
-                hint="have a policy propose",
+                hint="let a policy propose actions",
             )
         actions = list(dict.fromkeys(map(str, listed)))
         if not actions:
@@ -219,7 +219,7 @@ class LanguageProposer:
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
-            raise ConfigError([Problem("max_tokens", f"must be 1 or more, got {self.max_tokens}")])
+            raise ConfigError([Problem("max_tokens", f"got {self.max_tokens}, expected 1 or more")])
         dialect = self.policy.dialect
         if isinstance(dialect, Chat) and dialect.renders_past:
             raise ConfigError(
@@ -303,7 +303,7 @@ class LanguageProposer:
         if isinstance(sample, EvolventError):
             return Proposal("", problem=str(sample))
         if not len(sample.ids):
-            return Proposal("", problem="an empty completion")
+            return Proposal("", problem="the completion is empty")
         conversation: _ConversationState | None = state.mind
         turns, length = (0, 0) if conversation is None else (conversation.turns, conversation.length)
         num_read, num_new = len(ask.tokens), len(sample.ids)

@@ -106,7 +106,7 @@ class Budget:
         limits = ((limit.name, getattr(self, limit.name)) for limit in fields(self))
         invalid = [(name, value) for name, value in limits if value is not None and not value > 0]
         if invalid:
-            raise ConfigError([Problem(f"budget.{name}", f"must be above 0, got {value}") for name, value in invalid])
+            raise ConfigError([Problem(f"budget.{name}", f"got {value}, expected above 0") for name, value in invalid])
 
     def over(self, spent: Spent, *, more: Spent | None = None) -> EndedBy | None:
         """Returns the limit that the spent amount and `more` would exceed, or None.

@@ -82,18 +82,18 @@ class RStarTreeConfig:
         kinds = set(FOLLOWING) - {""}
         sizes = {"depth": self.depth, "last_votes": self.last_votes}
         sizes |= {f"actions.{kind}": width for kind, width in self.actions.items()}
-        problems = [Problem(setting, f"must be 1 or more, got {size}") for setting, size in sizes.items() if size < 1]
+        problems = [Problem(setting, f"got {size}, expected 1 or more") for setting, size in sizes.items() if size < 1]
         problems += [
             unknown_name_problem("kind of action", kind, kinds, location="actions")
             for kind in self.actions
             if kind not in kinds
         ]
         if "A2" not in self.actions:
-            problems.append(Problem("actions", "must have A2, by which solutions end"))
+            problems.append(Problem("actions", "must contain A2, which ends a solution"))
         if not 0 <= self.c < np.inf:
-            problems.append(Problem("c", f"must be a number of 0 or more, got {self.c}"))
+            problems.append(Problem("c", f"got {self.c}, expected a number of 0 or more"))
         if self.decay not in get_args(Decay):
-            problems.append(Problem("decay", f"must be one of {', '.join(get_args(Decay))}, got {self.decay!r}"))
+            problems.append(Problem("decay", f"got {self.decay!r}, expected one of {', '.join(get_args(Decay))}"))
         if problems:
             raise ConfigError(problems)
 
@@ -320,7 +320,7 @@ def _find_agreed(state: _SearchState, agree: Agree) -> Generator[Request, Respon
     if isinstance(verdicts, Generator):
         verdicts = yield from _run_discriminator(verdicts, state.tracker)
     if len(verdicts) != len(traces):
-        raise EngineError("a discriminator did not judge each trace", value=len(verdicts), expected=len(traces))
+        raise EngineError("number of verdicts does not match the traces", value=len(verdicts), expected=len(traces))
     return [trace.nodes[-1] for trace, good in zip(traces, verdicts, strict=True) if good]
 
 

@@ -118,7 +118,7 @@ def read_answer(solution: Solution) -> str | None:
 def _last_question(solution: Solution) -> Step:
     if not solution.steps or not solution.steps[-1].question:
         raise ConfigError(
-            "there is no sub-question to answer again",
+            "the solution has no sub-question to answer again",
             value=solution.steps[-1:] or "no steps",
             expected="a solution whose last step is of kind A3 or A4",
         )

@@ -43,9 +43,9 @@ class Ending:
         first, last = (0 if self.node is not None else 1), len(self.tokens)
         if list(self.ends) != sorted(self.ends) or any(not first <= end <= last for end in self.ends):
             raise ConfigError(
-                "ends of spans that are not on their path",
+                "ends of spans are not on their path",
                 value=self.ends[:8],
-                expected=f"ascending, from {first} to {last}",
+                expected=f"ascending ends from {first} to {last}",
             )
 
     def path(self) -> list[int]:
@@ -145,7 +145,7 @@ class RolloutScorer:
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise ConfigError([Problem("k", f"must be 1 or more, got {self.k}")])
+            raise ConfigError([Problem("k", f"got {self.k}, expected 1 or more")])
 
     def scores(self, queries: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         """Samples and grades the completions of all ends at once."""

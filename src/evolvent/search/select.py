@@ -203,7 +203,7 @@ def halving_schedule(considered: int, simulations: int, kind: Schedule = "mctx")
         ConfigError: one of them is below 1.
     """
     problems = [
-        Problem(name, f"must be 1 or more, got {size}")
+        Problem(name, f"got {size}, expected 1 or more")
         for name, size in (("considered", considered), ("simulations", simulations))
         if size < 1
     ]

@@ -225,11 +225,11 @@ class SearchConfig(Config):
     def _agree(self) -> SearchConfig:
         if self.score == "value" and (self.reduce == "prod" or self.rule == "vote"):
             raise ValueError(
-                "values of a head may lie outside of 0..1, where products and votes turn round: take score = 'outcome',"
-                " or reduce = 'last' or 'min' with rule = 'max' or 'majority'"
+                "values of a head may lie outside 0..1, which reverses products and votes; set score to 'outcome',"
+                " or reduce to 'last' or 'min' with rule 'max' or 'majority'"
             )
         if not self.separators or not all(self.separators):
-            raise ValueError("separators: at least one text, and none empty")
+            raise ValueError("separators must hold at least one text, and no empty text")
         if self.method == "gumbel" and self.considered > self.simulations:
             raise ValueError(f"considered ({self.considered}) must be at most simulations ({self.simulations})")
         return self
@@ -248,11 +248,13 @@ class SearchConfig(Config):
         """Returns why a detector could not end this search early; empty where it can."""
         if self.method not in search_names() or not find_search(self.method).can_stop:  # rStar has no detector
             names = ", ".join(stoppable_searches())
-            return [Problem("stop", f"{self.method} has no votes to end early", f"one of {names}")]
+            return [Problem("stop", f"{self.method} has no votes to stop early", f"choose one of {names}")]
         if self.method in ("mcts_restart", "mcts_descend") and self.rule != "majority":
-            return [Problem("stop", f"ends of {self.method} are no votes with rule = {self.rule!r}", "'majority'")]
+            return [
+                Problem("stop", f"rule {self.rule!r} does not count votes of {self.method}", "set rule to 'majority'")
+            ]
         if self.method == "mcts" and self.sampled:
-            return [Problem("stop", "sampled moves are drawn by visits that fewer simulations would change")]
+            return [Problem("stop", "stopping early would change the visit counts that moves are sampled from")]
         return []
 
     def begin(self, *, stop: Stop | None = None) -> Begin:
@@ -287,7 +289,9 @@ class RStarConfig(Config):
     @model_validator(mode="after")
     def _agree(self) -> RStarConfig:
         if len(self.actions) != 5 or min(self.actions, default=0) < 0 or self.actions[1:2] == (0,):
-            raise ValueError("actions: five numbers of 0 or more, the second (A2, by which solutions end) 1 or more")
+            raise ValueError(
+                "actions must be five numbers of 0 or more, and the second (A2, which ends a solution) 1 or more"
+            )
         return self
 
     @property
@@ -342,7 +346,7 @@ class ForestConfig(SearchConfig):
     def begin(self, *, stop: Stop | None = None) -> Begin:
         """Returns the search, see `SearchConfig.begin`; rStar needs a reader of answers, so `rstar.begin` begins it."""
         if self.uses_rstar:
-            raise ConfigError([Problem("method", "'rstar' is begun with a reader of answers", "rstar.begin(answer)")])
+            raise ConfigError([Problem("method", "'rstar' needs a reader of answers", "call rstar.begin(answer)")])
         return super().begin(stop=stop)
 
     def forest_problems(self, level: str) -> list[Problem]:
@@ -358,18 +362,18 @@ class ForestConfig(SearchConfig):
             problems.append(
                 Problem(
                     "forest",
-                    f"{self.method} draws nothing among tokens, so all trees would be the same",
-                    "level = 'span', or sampled = true",
+                    f"{self.method} does not sample tokens, so all trees would be equal",
+                    "set level to 'span', or sampled to true",
                 )
             )
         if self.between in ("vote", "max") and not self.uses_rstar:
             if self.value == "none" or self.method == "sampled_tree":
                 problems.append(
-                    Problem("between", f"{self.between!r}, and ends have no values", "'ends' or 'majority'")
+                    Problem("between", f"got {self.between!r}, but ends have no values", "use 'ends' or 'majority'")
                 )
             elif self.between == "vote" and self.score == "value":
                 problems.append(
-                    Problem("between", "'vote' by values that may lie outside of 0..1", "score = 'outcome'")
+                    Problem("between", "got 'vote', but values may lie outside 0..1", "set score to 'outcome'")
                 )
         return problems
 

@@ -71,20 +71,26 @@ def solver_problems(name: str, world: World, level: str) -> list[Problem]:
         return [
             Problem(
                 "method",
-                f"'rstar' solves one question in words, and {name!r} is played turn by turn",
-                "mcts, gumbel, beam, ...",
+                f"'rstar' solves single questions, but world {name!r} has several turns",
+                "use mcts, gumbel, beam, ...",
             )
         ]
     if answer_form(world) is None:
         return [
             Problem(
                 "method",
-                f"'rstar' writes a solution that ends in an answer, and {name!r} asks for none",
-                "problems, problems:FOLDER, arithmetic, maths:FILE, ...",
+                f"'rstar' writes solutions that end in an answer, but world {name!r} does not ask for an answer",
+                "use problems, problems:FOLDER, arithmetic, maths:FILE, ...",
             )
         ]
     if level not in ("auto", "span"):
-        return [Problem("level", f"{level!r}, and rstar's actions are thoughts, sub-questions and solutions", "'auto'")]
+        return [
+            Problem(
+                "level",
+                f"got {level!r}, but the actions of rstar are thoughts, sub-questions and solutions",
+                "set level to 'auto'",
+            )
+        ]
     return []
 
 
@@ -103,8 +109,8 @@ def check_solver(policy: Policy, *, setting: str = "policy") -> None:
             [
                 Problem(
                     setting,
-                    "rstar asks in plain English, and this model knows the words of its worlds alone",
-                    "a model with an open vocabulary",
+                    "rstar prompts in plain English, but this model knows only the words of its worlds",
+                    "use a model with an open vocabulary",
                 )
             ]
         ) from error
@@ -134,7 +140,7 @@ def format_response(world: World, solution: Solution) -> str:
     """
     form = answer_form(world)
     if form is None:
-        raise ConfigError([Problem("world", f"{world.name!r} asks for no answer")])
+        raise ConfigError([Problem("world", f"world {world.name!r} does not ask for an answer")])
     answer = read_answer(solution)
     lines = [f"{step.question} {step.text}".strip() for step in solution.steps]
     return "\n".join([*lines, *([form(answer)] if answer is not None else [])]).strip()

@@ -173,7 +173,7 @@ class StateScores:
             return str(error)
         if [len(state_scores) for state_scores in scores] != [len(query.ends) for query in queries]:
             raise ScoringError(
-                "a scorer gave not one score for each end",
+                "number of scores does not match the ends",
                 value=[len(state_scores) for state_scores in scores][:8],
                 expected=[len(query.ends) for query in queries][:8],
             )
@@ -306,9 +306,9 @@ class _TextAnswerer:
         state: TextState = expansion.state
         if state.above is None and state.length >= self._writing.context:
             raise ContextOverflow(
-                "a prompt that leaves no room to write",
+                "the prompt leaves no room for a completion",
                 value=f"{state.length} tokens",
-                expected=f"fewer than {self._writing.context}",
+                expected=f"fewer than {self._writing.context} tokens",
             )
         if state.stop:
             return []
@@ -359,7 +359,7 @@ class _TextAnswerer:
         if isinstance(sample, EvolventError):
             return sample
         if not len(sample.ids):
-            return EngineError("an empty completion", value=sample.stop, expected="at least one token")
+            return EngineError("the completion is empty", value=sample.stop, expected="at least one token")
         above: TextState = expansion.state
         ids, stop = tuple(sample.ids.tolist()), ""
         ends = self._writing.spans(ids) if expansion.to_end else (len(ids),)

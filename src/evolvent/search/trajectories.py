@@ -71,7 +71,9 @@ def text_trajectory(
     """
     num_read = len(state.prompt) + (0 if branch is None else branch.token)
     if num_read >= state.length:
-        raise ConfigError("a state where nothing was written is no trajectory", value=name, expected="a state below")
+        raise ConfigError(
+            "a state without generated tokens is not a trajectory", value=name, expected="a state below the root"
+        )
     sampled = np.arange(state.length) >= num_read
     logprobs = np.concatenate([np.zeros(len(state.prompt), np.float32), np.asarray(state.logprobs, np.float32)])
     has_ended = state.stop in ("stop", "finished")
@@ -148,7 +150,7 @@ def env_trajectory(
     states = _episode_states(state)
     first = 0 if branch is None else branch.step
     if first >= len(states) - 1:
-        raise ConfigError("a state where nothing was done is no trajectory", value=name, expected="a state below")
+        raise ConfigError("a state without actions is not a trajectory", value=name, expected="a state below the root")
     steps, past = list[Step](), list[int]()
     for index, (before, after) in enumerate(pairwise(states)):
         proposal = after.proposal

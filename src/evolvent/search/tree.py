@@ -76,7 +76,7 @@ class Tree:
             EngineError: children were added to it, and are not adjacent to the others: see `child_ids`.
         """
         if node in self._added:
-            raise EngineError("children of a widened node do not lie together", value=node, hint="take below(node)")
+            raise EngineError("children of a widened node are not contiguous", value=node, hint="use below(node)")
         first = int(self.first[node])
         return slice(first, first + int(self.width[node])) if first >= 0 else slice(0, 0)
 
@@ -177,8 +177,8 @@ class Tree:
         if self.is_expanded(node) and self.dead[self.child_ids(node)].all():
             reasons = sorted({dropped_child.reason for dropped_child in self.dropped if dropped_child.node == node})
             raise NoLegalAction(
-                "there is no action to take at the root of a search",
-                value=reasons or "none offered",
+                "no action is available at the root of the search",
+                value=reasons or "no actions",
                 expected="at least one legal action with a finite value",
             )
 

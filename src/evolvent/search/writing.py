@@ -69,7 +69,7 @@ def begin_text(prompt: Sequence[int], *, seed: int = 0) -> TextState:
         ConfigError: no prompt.
     """
     if not len(prompt):
-        raise ConfigError([Problem("prompt", "it has no tokens", "at least one to go on from")])
+        raise ConfigError([Problem("prompt", "got no tokens, expected at least one")])
     ids = tuple(int(token) for token in prompt)
     return TextState(ids, (), (), (), None, ids, seed=sample_seed(seed, "text", *ids))
 
@@ -105,9 +105,9 @@ class Writing:
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("context", "max_tokens", "span_tokens")}
-        problems = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
+        problems = [Problem(name, f"got {size}, expected 1 or more") for name, size in sizes.items() if size < 1]
         if not all(self.separators):
-            problems.append(Problem("separators", "one is empty", "texts that end a span"))
+            problems.append(Problem("separators", "got an empty text", "use non-empty texts that end a span"))
         if problems:
             raise ConfigError(problems)
 

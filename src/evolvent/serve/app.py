@@ -181,7 +181,7 @@ def _fixed_parts(path: str) -> tuple[str, ...]:
 
 
 async def _raise_not_found(scope: Scope, receive: Receive, send: Send) -> NoReturn:
-    raise NotFound([Problem("path", f"nothing at {scope['path'][:200]!r}", "GET / says what is here")])
+    raise NotFound([Problem("path", f"unknown path {scope['path'][:200]!r}", "GET / lists the paths")])
 
 
 class _ErrorHandler:

@@ -69,7 +69,7 @@ class CallRunner:
             EvolventError: the error of the call; another exception is a WorldError.
         """
         if self.leaked >= self._hung:
-            raise AtCapacity("too many calls of worlds hang", value=self.leaked, retry_after_s=limit_s)
+            raise AtCapacity("too many world calls are stuck", value=self.leaked, retry_after_s=limit_s)
         queued_call = _Call(call, limit_s, late)
         self._queue.append(queued_call)
         self._assign_calls()
@@ -156,9 +156,11 @@ class CallRunner:
 
     def _expire_call(self, call: _Call) -> None:
         self._abandon(call)
-        _log.warning("a call took more than %g s and was left behind (%d hang)", call.limit_s, self.leaked)
+        _log.warning("a call exceeded its limit of %g s and was abandoned (%d are stuck)", call.limit_s, self.leaked)
         if not call.future.done():
-            error = StepTimeout("no answer before the deadline", value=f"{call.limit_s:g} s", hint="it was left behind")
+            error = StepTimeout(
+                "no answer before the deadline", value=f"{call.limit_s:g} s", hint="the call was abandoned"
+            )
             call.future.set_exception(error)
         self._assign_calls()
 

@@ -68,10 +68,10 @@ class TaskIndex:
         if index is not None:
             return task_list.tasks[index]
         if not self._specs:
-            hint = "choose one of its panels, or start the server with allow_specs"
-            raise NotFound([Problem("task", f"the task {task.id} is in no panel of {world!r} here", hint)])
+            hint = "choose a task of its panels, or start the server with allow_specs"
+            raise NotFound([Problem("task", f"task {task.id} is not in a panel of world {world!r}", hint)])
         if task.world != world:
-            raise ConfigError([Problem("task", f"a task of the world {task.world!r}, expected one of {world!r}")])
+            raise ConfigError([Problem("task", f"got a task of world {task.world!r}, expected a task of {world!r}")])
         return task
 
     async def get_by_index(self, world: str, index: int) -> Task:
@@ -83,7 +83,9 @@ class TaskIndex:
         """
         tasks = (await self._load_tasks(world)).tasks
         if not 0 <= index < len(tasks):
-            raise ConfigError([Problem("index", f"no task {index} of {world!r}", f"expected 0 to {len(tasks) - 1}")])
+            raise ConfigError(
+                [Problem("index", f"got index {index} in world {world!r}, expected 0 to {len(tasks) - 1}")]
+            )
         return tasks[index]
 
     async def count_tasks(self, world: str) -> int:

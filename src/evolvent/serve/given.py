@@ -76,11 +76,11 @@ class TaskPanels:
                     continue
                 task = Task(world, version, dict(spec), world, "seen", split or split_of(spec, salt=world))
                 if task.id in task_ids:
-                    problems.append(Problem(f"tasks[{number}]", f"{dict(spec)!r} is given twice"[:200]))
+                    problems.append(Problem(f"tasks[{number}]", f"{dict(spec)!r} occurs twice"[:200]))
                 task_ids.add(task.id)
                 self._panel.get(task.split, []).append(task)
         if not task_ids and not problems:
-            problems.append(Problem("tasks", "got none, expected at least one", "give what to reset with"))
+            problems.append(Problem("tasks", "got none, expected at least one", "pass the arguments of reset"))
         if problems:
             raise ConfigError(problems)
 
@@ -127,5 +127,5 @@ def _find_spec_problem(spec: object) -> str | None:
     try:
         canonical_json(dict(spec))
     except (TypeError, ValueError) as error:
-        return f"no JSON: {error}"
+        return f"not valid JSON: {error}"
     return None

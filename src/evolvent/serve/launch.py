@@ -128,5 +128,7 @@ def _wait_until_listening(server: LaunchedServer, ready_s: float) -> None:
         if code is not None or time.monotonic() > until:
             problem = f"the server ended with exit code {code}" if code is not None else f"no answer in {ready_s:g} s"
             server.stop()
-            raise EnvLost("the server did not start", value=problem, hint=f"its last words:\n{server.output}")
+            raise EnvLost(
+                "the server did not start", value=problem, hint=f"the last output of the server:\n{server.output}"
+            )
         time.sleep(_POLL_S)

@@ -22,7 +22,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
-        raise ConfigError([Problem("host", f"{host!r} cannot be found", error.strerror or "")]) from error
+        raise ConfigError([Problem("host", f"cannot resolve {host!r}", error.strerror or "")]) from error
     bound_socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -30,7 +30,11 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound_socket.close()
         if error.errno == errno.EADDRINUSE:
-            problem = Problem("port", f"{port} of {host} is in use", "stop what uses it, or choose another (0: any)")
+            problem = Problem(
+                "port",
+                f"{port} of {host} is in use",
+                "stop the process that uses it, or choose another port (0 for any free port)",
+            )
         else:
             problem = Problem("host", f"cannot listen on {host}:{port}", error.strerror or str(error))
         raise ConfigError([problem]) from error

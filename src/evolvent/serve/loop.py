@@ -52,7 +52,9 @@ class _LoopThread:
             if not self._over:
                 return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         coroutine.close()
-        raise EnvLost("the connection was closed", value=label, expected="an open one", hint="make the world again")
+        raise EnvLost(
+            "the connection was closed", value=label, expected="an open connection", hint="create the world again"
+        )
 
     def stop(self) -> None:
         with self._lock:
@@ -129,7 +131,7 @@ class Loop:
         thread = self._get_thread(label, coroutine)
         if thread.is_current:
             coroutine.close()
-            raise ConfigError("the loop cannot wait for itself", value=label, hint="await it instead")
+            raise ConfigError("the event loop cannot wait for itself", value=label, hint="await it instead")
         return thread.submit(coroutine, label)
 
     def keep(self, resource: AsyncClosable) -> None:
@@ -162,4 +164,6 @@ class Loop:
                 return self._thread
         if coroutine is not None:
             coroutine.close()
-        raise EnvLost("the connection was closed", value=label, expected="an open one", hint="make the world again")
+        raise EnvLost(
+            "the connection was closed", value=label, expected="an open connection", hint="create the world again"
+        )

@@ -66,7 +66,7 @@ async def count_train_tasks(task_index: TaskIndex, name: str, tiers: Sequence[st
     panels = [await task_index.get_panel(name, "train", tier) for tier in tiers]
     count = sum(map(len, panels)) or await task_index.count_tasks(name)
     if not count:
-        raise ConfigError(f"the world {name!r} has no tasks", value=0, expected="at least one")
+        raise ConfigError(f"world {name!r} does not have tasks", value=0, expected="at least one")
     return count
 
 
@@ -128,7 +128,7 @@ class ClientSession:
         if replace_surrogates(action) != action:
             raise InvalidAction("text that is no Unicode", value=ascii(action), expected="no lone surrogates")
         if self.session is None or self.task is None:
-            raise SessionGone("a step without an episode", value=action, expected="a reset first")
+            raise SessionGone("step was called before reset", value=action, expected="reset() first")
         result = await self._close_if_lost(self.host.step(self.session, action))
         self.steps = result.step + 1
         return result

@@ -114,9 +114,13 @@ class TableSession:
         if step is not None and step != next_step:
             if step == next_step - 1 and action == self.action and self.last is not None:
                 return self.last
-            raise WrongStep("a step that does not follow the last one", value=step, expected=next_step)
+            raise WrongStep("step number does not follow the last step", value=step, expected=next_step)
         if self.state != "running":
-            problem = "a step before the first reset" if self.state == "open" else "a step after the end of the episode"
+            problem = (
+                "step was called before the first reset"
+                if self.state == "open"
+                else "step was called after the end of the episode"
+            )
             raise EpisodeEnded(problem, value=self.id, expected="reset first")
         if len(action) > ACTION_CHARS:
             raise InvalidAction("an action that is too long", value=f"{len(action)} characters", expected=ACTION_CHARS)
@@ -189,14 +193,14 @@ def step_env(session: TableSession, action: str) -> StepResult:
     """Steps the session's Env and checks the result.
 
     Raises:
-        EnvLost: an error of the world, a reward that is not finite, an observation that is not text.
+        EnvLost: an error of the world, reward is not finite, an observation that is not text.
     """
     with session.bounds:
         if session.env is None:
-            raise EpisodeEnded("a step without an episode", value=session.id, expected="reset first")
+            raise EpisodeEnded("step was called before reset", value=session.id, expected="reset first")
         observation, reward, terminated, truncated, info = session.env.step(action)
         if reward is not None and not math.isfinite(reward):
-            raise EnvLost("a reward that is not finite", value=reward, expected="a number, or None for 'not scored'")
+            raise EnvLost("reward is not finite", value=reward, expected="a number, or None for 'not scored'")
         text, step_info = _check_observation(observation, info)
         return StepResult(text, reward, bool(terminated), bool(truncated), step_info, len(session.rewards))
 
@@ -205,7 +209,7 @@ def _check_observation(observation: object, info: object) -> tuple[str, dict[str
     """Returns an observation and a copy of its info. A text beyond the limit is cut, and the info marks it."""
     if not isinstance(observation, str) or not (type(info) is dict or isinstance(info, Mapping)):
         kinds = f"{type(observation).__name__}, {type(info).__name__}"
-        raise EnvLost("an observation that is no text, or an info that is no mapping", value=kinds)
+        raise EnvLost("the observation is not text, or the info is not a mapping", value=kinds)
     copied_info = dict(info)
     if len(observation) > OBSERVATION_CHARS:
         observation = observation[:OBSERVATION_CHARS]
@@ -267,8 +271,8 @@ class SessionTable:
         session = self._all.get(id)
         if session is None:
             if id in self._lost:
-                raise EnvLost("the session was lost", value=self._lost[id], hint="create another one")
-            raise SessionGone("no such session", value=id, expected="an open one: it was closed, idle or never here")
+                raise EnvLost("the session was lost", value=self._lost[id], hint="create another session")
+            raise SessionGone("unknown session", value=id, expected="the id of an open session")
         session.touched = self._clock()
         self._all.move_to_end(id)
         return session

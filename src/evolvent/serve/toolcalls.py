@@ -117,7 +117,7 @@ def format_action(world: World, call: Call, tools: Sequence[Tool]) -> str:
     if not isinstance(world, HasTools):
         action = full_call.arguments.get("action")
         if not isinstance(action, str):
-            raise InvalidAction("no text of an action", value=action, expected='{"action": "the text"}')
+            raise InvalidAction("the action is not text", value=action, expected='{"action": "the text"}')
         return action
     if isinstance(world, CallWriter):
         with boundary(InvalidAction, f"world {world.name!r} cannot write this call"):

@@ -152,7 +152,8 @@ def encode_error(error: EvolventError) -> dict[str, Json]:
     """
     kind = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
     full = isinstance(error, AtCapacity)
-    message = str(EvolventError(error.what, value=error.value, hint=None if full else error.hint))
+    base = InvalidAction if isinstance(error, InvalidAction) else EvolventError
+    message = str(base(error.what, value=error.value, hint=None if full else error.hint))
     expected = error.expected if isinstance(error.expected, (int, float, str, type(None))) else str(error.expected)
     row: dict[str, Json] = {"kind": kind, "message": message, "expected": expected, "status": http_status(error)}
     if isinstance(error, AtCapacity):
@@ -163,7 +164,7 @@ def encode_error(error: EvolventError) -> dict[str, Json]:
 def decode_error(row: object) -> EvolventError:
     """Decodes the error in a row. Only classes of `evolvent.errors` are made; any other name is a WorldError."""
     if not isinstance(row, Mapping):
-        return WorldError("an error body that is none", value=row, expected="{kind, message, expected}")
+        return WorldError("invalid error body", value=row, expected="{kind, message, expected}")
     kind, message, expected = row.get("kind"), str(row.get("message", "")), row.get("expected")
     error_class = getattr(errors, kind, None) if isinstance(kind, str) else None
     if error_class is AtCapacity:
@@ -188,7 +189,7 @@ def to_json(value: object) -> Json:
     """Converts a value to JSON: numpy scalars, arrays and tuples become numbers and lists, keys become text.
 
     Raises:
-        SampleInvalid: a number that is not finite, or a value that JSON does not have.
+        SampleInvalid: number is not finite, or value is not JSON.
     """
     if value is None or isinstance(value, (bool, str)):
         return value
@@ -196,7 +197,7 @@ def to_json(value: object) -> Json:
         return int(value)
     if isinstance(value, (float, np.floating)):
         if not math.isfinite(value):
-            raise SampleInvalid("a number that is not finite", value=value, expected="a number, or null for 'none'")
+            raise SampleInvalid("number is not finite", value=value, expected="a number, or null for 'none'")
         return float(value)
     if isinstance(value, Mapping):
         return {str(key): to_json(part) for key, part in value.items()}
@@ -208,7 +209,7 @@ def to_json(value: object) -> Json:
         return [to_json(part) for part in value]
     if isinstance(value, (set, frozenset)):
         return sorted((to_json(part) for part in value), key=lambda part: json.dumps(part, sort_keys=True))
-    raise SampleInvalid("a value that JSON does not have", value=type(value).__name__, expected="JSON values")
+    raise SampleInvalid("value is not JSON", value=type(value).__name__, expected="JSON values")
 
 
 def encode_json(value: object) -> bytes:
@@ -217,7 +218,7 @@ def encode_json(value: object) -> bytes:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -235,7 +236,7 @@ def decode_json(data: str | bytes) -> Json:
         value: Json = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         head = data[:200]
-        raise SampleInvalid(f"no JSON: {error}"[:200], value=head, expected="a JSON text in UTF-8") from error
+        raise SampleInvalid(f"not valid JSON: {error}"[:200], value=head, expected="a JSON text in UTF-8") from error
     return value
 
 
@@ -264,10 +265,10 @@ def decode_task(row: object) -> Task:
     try:
         task = Task(texts[0], texts[1], dict(spec), *texts[2:])
     except (TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid("a task whose spec is no JSON", value=spec, expected="JSON values") from error
+        raise SampleInvalid("the spec of the task is not JSON", value=spec, expected="JSON values") from error
     sent_id = row.get("id") if isinstance(row, Mapping) else None
     if sent_id is not None and sent_id != task.id:
-        raise SampleInvalid("a task whose id is not that of its content", value=sent_id, expected=task.id)
+        raise SampleInvalid("task id does not match its content", value=sent_id, expected=task.id)
     return task
 
 
@@ -275,7 +276,7 @@ def _get_field(row: object, name: str, kind: type[Any], label: str) -> Any:
     """Returns a field of a row, checked for presence and type. A bool is not a number."""
     value = row.get(name) if isinstance(row, Mapping) else None
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        problem = f"{label} without {name}" if value is None else f"{label} whose {name} has a wrong type"
+        problem = f"{label} lacks {name}" if value is None else f"{name} of {label} has a wrong type"
         raise SampleInvalid(problem, value=row, expected=f"an object with {name}: {kind.__name__}")
     return value
 
@@ -298,14 +299,14 @@ def _get_reward(row: object) -> float | None:
         return None
     number = None if isinstance(value, bool) else finite_or_none(value)
     if number is None:
-        raise SampleInvalid("a reward that is no finite number", value=value, expected="a number, or null")
+        raise SampleInvalid("reward is not a finite number", value=value, expected="a number, or null")
     return number
 
 
 def _get_info(row: Mapping[str, Any]) -> Mapping[str, Any]:
     info = row.get("info", {})
     if not isinstance(info, Mapping):
-        raise SampleInvalid("an info that is no object", value=info, expected="an object")
+        raise SampleInvalid("info is not an object", value=info, expected="an object")
     return info
 
 
@@ -363,7 +364,7 @@ def decode_snapshot(row: WireValue) -> SessionSnapshot:
     label = "a look at a session"
     session, world, state = (_get_field(row, name, str, label) for name in ("session", "world", "state"))
     if state not in ("open", "running", "ended"):
-        raise SampleInvalid("a session in an unknown state", value=state, expected="open, running or ended")
+        raise SampleInvalid("unknown session state", value=state, expected="open, running or ended")
     rewards = tuple(_get_reward({"reward": reward}) for reward in _get_field(row, "rewards", list, label))
     task = None if row.get("task") is None else decode_task(row["task"])
     observation = replace_surrogates(_get_field(row, "observation", str, label))
@@ -381,7 +382,7 @@ def decode_score(row: WireValue) -> Score:
     """Decodes the score of a row; raises SampleInvalid for an invalid row."""
     is_complete = isinstance(row, Mapping) and {"raw", "unit", "success"} <= row.keys()
     if not is_complete or not isinstance(row["success"], (bool, type(None))):
-        raise SampleInvalid("a score that is none", value=row, expected="{raw, unit, success}")
+        raise SampleInvalid("invalid score", value=row, expected="{raw, unit, success}")
     return Score(_get_reward({"reward": row["raw"]}), _get_reward({"reward": row["unit"]}), row["success"])
 
 
@@ -399,10 +400,10 @@ class ForeignGrammar:
 
     def _unknown_error(self) -> ConfigError:
         return ConfigError(
-            "a grammar that is not known here",
+            "unknown grammar",
             value=self.kind,
             expected=", ".join(_GRAMMARS),
-            hint="use the world where its package is installed",
+            hint="install the package of the world",
         )
 
 
@@ -468,7 +469,7 @@ def decode_world_card(row: WireValue) -> WorldCard:
     tiers = _get_field(row, "tiers", list, label)
     horizon = _get_field(row, "horizon", int, label)
     if len(ends) != 2 or ends[0] is None or ends[1] is None or not all(isinstance(tier, str) for tier in tiers):
-        raise SampleInvalid("a world's card with a wrong range or tiers", value=row, expected="two numbers, texts")
+        raise SampleInvalid("invalid range or tiers in a world's card", value=row, expected="two numbers, texts")
     run_in_thread = _get_field(row, "blocking", bool, label)
     grammar = decode_grammar(row.get("grammar"))
     return WorldCard(name, version, instructions, grammar, horizon, (ends[0], ends[1]), tuple(tiers), run_in_thread)

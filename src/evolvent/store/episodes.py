@@ -56,12 +56,14 @@ class Episodes:
         if set(sizes.values()) - {decisions}:
             raise SampleInvalid("arrays of episodes differ in length", value=sizes, expected=decisions)
         if not episodes or (self.lengths < 1).any():
-            raise SampleInvalid("an episode of no decisions", value=episodes and int(self.lengths.argmin()))
+            raise SampleInvalid("an episode has no decisions", value=episodes and int(self.lengths.argmin()))
         if self.final.shape != (episodes, *self.observation.shape[1:]) or self.terminated.shape != (episodes,):
-            raise SampleInvalid("not one end an episode", value=(self.final.shape, self.terminated.shape))
+            raise SampleInvalid(
+                "number of episode ends does not match the episodes", value=(self.final.shape, self.terminated.shape)
+            )
         if self.observation.ndim != 2 or self.action.ndim != (1 if self.actions else 2):
             raise SampleInvalid(
-                "arrays of other axes",
+                "arrays have the wrong shape",
                 value=(self.observation.shape, self.action.shape),
                 expected="[N, O] and [N] or [N, D]",
             )
@@ -76,7 +78,7 @@ class Episodes:
             if invalid.any():
                 position = int(invalid.argmax())
                 raise SampleInvalid(
-                    f"no action in {self.describe_position(position)}",
+                    f"action out of range in {self.describe_position(position)}",
                     value=int(self.action[position]),
                     expected=f"0..{self.actions - 1}",
                 )
@@ -144,7 +146,7 @@ def concatenate_episodes(parts: Sequence[Episodes]) -> Episodes:
         raise ConfigError(
             "episodes of different worlds cannot be joined",
             value=sorted(kinds),
-            expected="one (observation, actions, dim)",
+            expected="a single (observation, actions, dim)",
         )
     arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
     return Episodes(**arrays, actions=parts[0].actions)
@@ -175,4 +177,4 @@ def load_episodes(path: Path) -> Episodes:
             arrays = {name: file.get_tensor(name) for name in _ARRAYS}
             return Episodes(**arrays, actions=int((file.metadata() or {})["actions"]))
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise CorruptRecord(f"{path} holds no episodes: {error}", offset=0) from error
+        raise CorruptRecord(f"{path} does not hold episodes: {error}", offset=0) from error

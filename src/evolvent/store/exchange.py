@@ -61,7 +61,7 @@ def _load_json(text: str | bytes, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SampleInvalid(f"{name} is not JSON: {error}") from error
+        raise SampleInvalid(f"{name} is not valid JSON: {error}") from error
 
 
 def _text_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -81,7 +81,7 @@ def _write(path: Path, pieces: Iterable[str]) -> None:
 def _require_text(value: Value, trajectory_id: str) -> str:
     if not isinstance(value, str):
         raise SampleInvalid(
-            f"trajectory {trajectory_id!r} holds arrays, which this format has no place for", value=value.dtype
+            f"trajectory {trajectory_id!r} holds arrays, which this format does not support", value=value.dtype
         )
     return value
 
@@ -101,7 +101,7 @@ def read_agenttraj(path: Path) -> ImportResult:
     with disk_errors(path):
         rows = _load_json(path.read_bytes(), str(path))
     if not isinstance(rows, list):
-        raise SampleInvalid(f"{path} is no AgentTraj file", value=type(rows).__name__, expected="a JSON array")
+        raise SampleInvalid(f"{path} is not an AgentTraj file", value=type(rows).__name__, expected="a JSON array")
     item_counts: dict[str, int] = {}
     return _import_rows(path, enumerate(rows), lambda _, row: _parse_agenttraj(row, item_counts))
 
@@ -110,14 +110,18 @@ def _parse_agenttraj(row: Any, item_counts: dict[str, int]) -> Trajectory:
     item = row.get("item_id") if isinstance(row, dict) else None
     turns = row.get("conversations") if isinstance(row, dict) else None
     if not isinstance(item, str) or not item or not isinstance(turns, list) or not turns:
-        raise SampleInvalid("no conversation with an item_id", value=row, expected='"conversations" and "item_id"')
+        raise SampleInvalid(
+            "the row is not a conversation with an item_id", value=row, expected='"conversations" and "item_id"'
+        )
     for i, turn in enumerate(turns):
         speaker = ("human", "gpt")[i % 2]
         if not isinstance(turn, dict) or turn.get("from") != speaker or not isinstance(turn.get("value"), str):
-            raise SampleInvalid(f"turn {i} of {item} is wrong", value=turn, expected=f'text in "value", from {speaker}')
+            raise SampleInvalid(
+                f"turn {i} of {item} is invalid", value=turn, expected=f'text in "value", from {speaker}'
+            )
         if turn.get("loss") not in (None, True, False):
             raise SampleInvalid(
-                f"loss of turn {i} of {item} is wrong", value=turn["loss"], expected="true, false, null"
+                f"loss of turn {i} of {item} is invalid", value=turn["loss"], expected="true, false, null"
             )
     first_turn = 2 if len(turns) > 1 and turns[0].get("loss") is None and turns[1].get("loss") is False else 0
     pairs = zip(turns[first_turn::2], turns[first_turn + 1 :: 2], strict=False)
@@ -133,7 +137,7 @@ def _parse_agenttraj(row: Any, item_counts: dict[str, int]) -> Trajectory:
     name = item if item_counts[item] == 1 else f"{item}#{item_counts[item]}"
     reward, success = row.get("reward"), row.get("success")
     if reward is not None and (not isinstance(reward, (int, float)) or reward != reward):
-        raise SampleInvalid(f"the reward of {item} is wrong", value=reward, expected="a number or null")
+        raise SampleInvalid(f"the reward of {item} is invalid", value=reward, expected="a number or null")
     raw = None if reward is None else float(reward)
     task = Task(item.rpartition("_")[0] or item, "agenttraj", {"item_id": item})
     return Trajectory(
@@ -208,9 +212,9 @@ def read_messages(path: Path) -> ImportResult:
 
 def _parse_chat(row: Any, name: str) -> Trajectory:
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or not row["messages"]:
-        raise SampleInvalid("a line without messages", value=row, expected='{"messages": [...]}')
+        raise SampleInvalid("the line has no messages", value=row, expected='{"messages": [...]}')
     if not isinstance(row.get("tools") or [], list):
-        raise SampleInvalid("tools that are no list", value=row["tools"], expected="a list of tools")
+        raise SampleInvalid("tools is not a list", value=row["tools"], expected="a list of tools")
     tools = [Tool.of_openai(tool).as_openai() for tool in row.get("tools") or []]
     steps: list[Step] = []
     pending: list[Message] = []
@@ -246,7 +250,7 @@ def _chat_step(messages: Sequence[Message], reply: Message) -> Step:
     extra = dict(reply.extra)
     thought = extra.pop("reasoning_content", None)
     if thought is not None and not isinstance(thought, str):
-        raise SampleInvalid("reasoning_content that is not text", value=thought, expected="text")
+        raise SampleInvalid("reasoning_content is not text", value=thought, expected="text")
     if reply.calls:
         info["tool_calls"] = [call.as_openai() for call in reply.calls]
     if extra:
@@ -398,10 +402,10 @@ def read_jsonl(path: Path) -> Iterator[Trajectory]:
     _, first = next(_text_lines(path), (0, b""))
     if _is_foreign(first):
         raise SampleInvalid(
-            f"{path} holds no records of evolvent",
+            f"{path} does not hold evolvent records",
             value=repr(first[:60]),
             expected="jsonl of `runs export`",
-            hint="bring other formats in with: evolvent runs import FILE --format messages|agenttraj --to RUN",
+            hint="import other formats with: evolvent runs import FILE --format messages|agenttraj --to RUN",
         )
     for line in read_lines(path, torn=False):
         if line.kind == "trajectory":

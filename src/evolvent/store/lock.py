@@ -56,9 +56,7 @@ class WriterLock:
                 time.sleep(_PAUSE_S)
         pid, host = _read_holder(handle)
         if host not in ("", self._host):
-            raise Locked(
-                f"{path.parent} has a writer, or had one that was killed: then remove {path}", pid=pid, host=host
-            )
+            raise Locked(f"{path.parent} has a writer; if that process was killed, remove {path}", pid=pid, host=host)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": self._host}).encode(), 0)
 

@@ -89,7 +89,7 @@ def read_rows(path: Path) -> Sequence[JsonObject]:
         except (ValueError, RecursionError) as error:
             raise CorruptRecord(f"{path} has a broken line", offset=offset, value=line[:80]) from error
         if not isinstance(row, dict):
-            raise CorruptRecord(f"{path} has a line that is no object", offset=offset, value=line[:80])
+            raise CorruptRecord(f"{path} has a line that is not an object", offset=offset, value=line[:80])
         rows.append(row)
         offset += len(line) + 1
     return rows
@@ -107,7 +107,9 @@ class Ledger:
         self._rows: dict[str, dict[str, Any]] = {}
         for row in read_rows(self._path):
             if not isinstance(row.get("key"), str):
-                raise CorruptRecord(f"{self._path} has a row that is no finished stage", offset=0, value=str(row)[:80])
+                raise CorruptRecord(
+                    f"{self._path} has a row that is not a finished stage", offset=0, value=str(row)[:80]
+                )
             self._rows[row["key"]] = dict(row)
 
     def __len__(self) -> int:
@@ -137,7 +139,7 @@ def read_stage_cost(stage: Path) -> dict[str, float]:
         return {str(name): float(value) for name, value in json.loads(raw).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise CorruptRecord(
-            f"{path} cannot be read", offset=0, hint="remove it: the cost of the try is lost"
+            f"{path} cannot be read", offset=0, hint="remove it; only the cost of the attempt is lost"
         ) from error
 
 
@@ -206,7 +208,7 @@ def _parse_header(path: Path, offset: int, raw: bytes) -> RecordLine:
         line = RecordLine(offset, str(record.get("traj")), int(record.get("n", 0)), str(record.get("kind")), raw)
     if version != SCHEMA_VERSION:
         raise UnknownSchema(
-            f"{path} holds a record of another schema at byte {offset}",
+            f"{path} holds a record with another schema at byte {offset}",
             value=version,
             expected=f"version {SCHEMA_VERSION}",
             hint="read it with the version of evolvent that wrote it",
@@ -499,7 +501,7 @@ def read_records(path: Path, *, torn: bool, prefix: str = "", annotations: bool 
             open_lines[line.traj] = [line]
         elif line.n != len(open_lines.get(line.traj, ())) or line.kind not in ("step", "end"):
             raise CorruptRecord(
-                f"{path} misses a line of trajectory {line.traj!r} before byte {line.offset}",
+                f"{path} lacks a line of trajectory {line.traj!r} before byte {line.offset}",
                 offset=line.offset,
                 value=f"{line.kind} {line.n}",
                 hint="restore the file from a copy",
@@ -556,5 +558,5 @@ def _cut_torn_end(path: Path) -> int:
                 file.truncate(end)
                 os.fsync(file.fileno())
     if end < size:
-        _LOG.warning("%s: dropped the last %d bytes, a record that was not written to its end", path, size - end)
+        _LOG.warning("%s: dropped the last %d bytes, an incomplete record", path, size - end)
     return size - end

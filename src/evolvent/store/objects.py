@@ -112,7 +112,7 @@ class ObjectStore:
     def raise_if_stopped(self) -> None:
         """Raises an error in a thread whose work was given up."""
         if self._stop.is_set():
-            raise _StoppedError(f"{self.place.address}: given up")
+            raise _StoppedError(f"{self.place.address}: stopped")
 
     def retry(self, operation: str, action: Callable[[], T]) -> T:
         """Returns the result of an action that may be repeated.
@@ -138,7 +138,7 @@ class ObjectStore:
     def _translate_error(self, operation: str, error: BaseException, *, tries: int) -> EvolventError:
         text, address = str(error), self.place.address
         if isinstance(error, FileNotFoundError):
-            return Incomplete(f"{address}: cannot {operation}: it is not there", hint="push it again")
+            return Incomplete(f"{address}: cannot {operation}: the object does not exist", hint="push it again")
         if isinstance(error, PermissionError) or _ACCESS_REFUSED.search(text):
             return AccessDenied(
                 f"{address}: cannot {operation}: access is refused ({describe_error(error)})",
@@ -148,16 +148,18 @@ class ObjectStore:
             return self._missing_bucket_error()
         if getattr(error, "errno", None) in _NO_SPACE_ERRNOS:
             return NoSpace(
-                f"no space left at {address}: {describe_error(error)}", hint="free some, then again: it goes on"
+                f"no space left at {address}: {describe_error(error)}",
+                hint="free some space, then run the command again; it resumes",
             )
-        hint = None if _is_permanent(error) else "run the command again: it goes on"
+        hint = None if _is_permanent(error) else "run the command again; it resumes"
         return StoreUnavailable(
-            f"{address}: cannot {operation}: {describe_error(error)}", value=f"{tries} tries", hint=hint
+            f"{address}: cannot {operation}: {describe_error(error)}", value=f"{tries} attempts", hint=hint
         )
 
     def _missing_bucket_error(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"the bucket of {self.place.address} does not exist", hint="make it first: evolvent makes none"
+            f"the bucket of {self.place.address} does not exist",
+            hint="create the bucket first; evolvent does not create buckets",
         )
 
     def list_sizes(self, folder: str) -> dict[str, int]:

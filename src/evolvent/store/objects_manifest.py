@@ -95,16 +95,14 @@ def check_names(names: Iterable[str]) -> None:
         safe_join(_NO_FOLDER, name)
         key = unicodedata.normalize("NFC", name).casefold()
         if key in names_by_key:
-            raise UnsafePath(
-                "two names that some file systems cannot tell apart", value=f"{names_by_key[key]!r} and {name!r}"
-            )
+            raise UnsafePath("two names are equal on some file systems", value=f"{names_by_key[key]!r} and {name!r}")
         if any(part.endswith(TEMPORARY_SUFFIX) for part in name.split("/")):
-            raise UnsafePath("a name of unfinished files", value=name)
+            raise UnsafePath("reserved name for unfinished files", value=name)
         names_by_key[key] = name
         parts = key.split("/")
         folders.update({"/".join(parts[:depth]): name for depth in range(1, len(parts))})
     for key in names_by_key.keys() & folders.keys():
-        raise UnsafePath("a name is a file and a folder", value=f"{names_by_key[key]!r} and {folders[key]!r}")
+        raise UnsafePath("a name is both a file and a folder", value=f"{names_by_key[key]!r} and {folders[key]!r}")
 
 
 def parse_manifest(raw: bytes, address: str) -> CopyManifest:
@@ -133,7 +131,7 @@ def parse_manifest(raw: bytes, address: str) -> CopyManifest:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
-        raise ValueError("a name stands in it twice")
+        raise ValueError("a name occurs twice")
     return row
 
 
@@ -142,7 +140,7 @@ def _parse_entry(name: str, value: object, address: str) -> ManifestEntry:
     if type(size) is int and size >= 0 and isinstance(digest, str) and _SHA256.fullmatch(digest):
         return ManifestEntry(size, digest)
     raise Incomplete(
-        f"{address}/{MANIFEST_NAME} says nothing usable of {name!r}", value=value, expected="bytes and sha256"
+        f"{address}/{MANIFEST_NAME} has an invalid entry for {name!r}", value=value, expected="bytes and sha256"
     )
 
 

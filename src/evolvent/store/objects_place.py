@@ -75,17 +75,17 @@ def parse_storage_url(address: str) -> StorageURL:
     try:
         parts = urlsplit(address, allow_fragments=False)
     except ValueError as error:
-        raise ConfigError([Problem("address", f"not one that can be read: {error}")]) from error
+        raise ConfigError([Problem("address", f"cannot read the address: {error}")]) from error
     scheme, bucket, path = parts.scheme, parts.netloc.rpartition("@")[2], parts.path.strip("/")
     if scheme not in _OPTIONS:
         hint = f"expected {', '.join(f'{name}://' for name in _OPTIONS)}"
-        raise ConfigError([Problem("address", f"no kind of place that is known: {scheme or '(none)'}", hint)])
+        raise ConfigError([Problem("address", f"unknown scheme: {scheme or '(none)'}", hint)])
     display_url, options = f"{scheme}://{bucket}/{path}", dict(parse_qsl(parts.query, keep_blank_values=True))
     problems = _find_address_problems(scheme, bucket, path, display_url=display_url) + _find_option_problems(
         scheme, options, display_url
     )
     if "@" in parts.netloc:
-        problems.append(Problem(display_url, "a login in the address", "credentials come from the environment"))
+        problems.append(Problem(display_url, "contains a login", "set the credentials in the environment"))
     if problems:
         raise ConfigError(problems)
     try:
@@ -103,13 +103,13 @@ def parse_storage_url(address: str) -> StorageURL:
 def _find_address_problems(scheme: str, bucket: str, path: str, *, display_url: str) -> list[Problem]:
     problems = []
     if scheme in ("s3", "gs") and not bucket:
-        problems.append(Problem(display_url, "no bucket", f"expected {scheme}://BUCKET/PATH"))
+        problems.append(Problem(display_url, f"has no bucket, expected {scheme}://BUCKET/PATH"))
     if scheme == "file" and bucket not in ("", "localhost"):
-        problems.append(Problem(display_url, "a host", "expected file:///PATH"))
+        problems.append(Problem(display_url, "has a host, expected file:///PATH"))
     if scheme == "hdfs" and not _HOST.fullmatch(bucket):
-        problems.append(Problem(display_url, "no host of it", "expected hdfs://HOST:PORT/PATH"))
+        problems.append(Problem(display_url, "has no host, expected hdfs://HOST:PORT/PATH"))
     if any(part in ("", ".", "..") for part in path.split("/")):
-        problems.append(Problem(display_url, "no plain path", "name a folder, without empty parts, '.' and '..'"))
+        problems.append(Problem(display_url, "has an invalid path", "use a folder without empty parts, '.' and '..'"))
     return problems
 
 
@@ -122,9 +122,11 @@ def _find_option_problems(scheme: str, options: Mapping[str, str], display_url: 
     ]
     for name, allowed in (("scheme", ("http", "https")), ("anonymous", ("true", "false"))):
         if name in known_options and options.get(name, allowed[0]) not in allowed:
-            problems.append(Problem(display_url, f"an odd value of {name}", f"expected {' or '.join(allowed)}"))
+            problems.append(Problem(display_url, f"invalid value of {name}", f"expected {' or '.join(allowed)}"))
     if "@" in options.get("endpoint_override", ""):
-        problems.append(Problem(display_url, "a login in the endpoint", "credentials come from the environment"))
+        problems.append(
+            Problem(display_url, "contains a login in the endpoint", "set the credentials in the environment")
+        )
     return problems
 
 
@@ -168,7 +170,7 @@ def _open_hadoop(address: str, options: Mapping[str, str]) -> Any:
         return fs.HadoopFileSystem(host or "default", int(port or 0), user=options.get("user"))
     except OSError as error:
         raise StoreUnavailable(
-            f"hdfs:// needs Hadoop's own library: {describe_error(error)}",
+            f"hdfs:// needs the Hadoop library: {describe_error(error)}",
             hint="install Hadoop and Java, set HADOOP_HOME, JAVA_HOME and CLASSPATH",
         ) from error
 

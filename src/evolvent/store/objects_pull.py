@@ -75,7 +75,11 @@ class PublishedCopy:
         """
         entry = self._entry(name)
         if entry.size > _MAX_FILE_BYTES:
-            raise LimitExceeded(f"{name} is large", value=f"{entry.size} bytes", hint="open it, or fetch the copy")
+            raise LimitExceeded(
+                f"{name} is too large to read at once",
+                value=f"{entry.size} bytes",
+                hint="open it as a file, or pull the copy",
+            )
         data = b"".join(ObjectStore(self.url, self.retry_policy).read_chunks(entry.object_name, entry.size))
         _check_digest(hashlib.sha256(data).hexdigest(), entry, f"{self.url.address}: {name}")
         return data
@@ -99,8 +103,8 @@ def open_copy(url: StorageURL, *, retry_policy: RetryPolicy | None = None) -> Pu
     manifest = read_manifest(ObjectStore(url, retry_policy))
     if manifest is None:
         raise Incomplete(
-            f"{url.address} holds no copy: no {MANIFEST_NAME}",
-            hint="check the address; a push that was interrupted has to be run again",
+            f"{url.address} does not hold a copy: {MANIFEST_NAME} is missing",
+            hint="check the address, and repeat an interrupted push",
         )
     return PublishedCopy(url, manifest, retry_policy)
 
@@ -121,7 +125,7 @@ def fetch_copy(
         NoSpace, StoreUnavailable, AccessDenied: the files fetched so far are kept.
     """
     if os.path.lexists(folder):
-        raise ConfigError([Problem("folder", f"{folder} exists", "choose a folder that does not")])
+        raise ConfigError([Problem("folder", f"{folder} already exists", "choose a folder that does not exist")])
     parent = folder.absolute().parent
     staging = parent / f".{folder.name}.{copy.manifest.digest[:12]}{TEMPORARY_SUFFIX}"
     with disk_errors(staging):
@@ -130,7 +134,9 @@ def fetch_copy(
     try:
         num_bytes = _gather_files(copy, copy.manifest.files, staging / "files", workers=workers, progress=progress)
         if os.path.lexists(folder):
-            raise ConfigError([Problem("folder", f"{folder} exists by now", f"what was fetched is in {staging}")])
+            raise ConfigError(
+                [Problem("folder", f"{folder} was created meanwhile", f"the fetched files are in {staging}")]
+            )
         with disk_errors(folder):
             (staging / "files").rename(folder)
             sync_folder(parent)
@@ -159,7 +165,7 @@ def open_published_store(
     copy = open_copy(url, retry_policy=retry_policy)
     files = _find_store_files(copy.manifest.files)
     if not files:
-        raise Incomplete(f"{url.address} holds no store", value=f"{len(copy.manifest.files)} files")
+        raise Incomplete(f"{url.address} does not hold a store", value=f"{len(copy.manifest.files)} files")
     with tempfile.TemporaryDirectory() if cache is None else nullcontext(cache) as cache_folder:
         target = Path(cache_folder) / copy.manifest.digest
         with disk_errors(target):
@@ -244,7 +250,7 @@ def _is_present(path: Path, entry: ManifestEntry) -> bool:
     """Returns whether a file with these bytes exists."""
     with disk_errors(path):
         if path.is_symlink():
-            raise UnsafePath(f"{path} is a link, which nothing here makes", hint="take it away")
+            raise UnsafePath(f"{path} is a link, which evolvent does not create", hint="remove it")
         if not path.is_file() or path.stat().st_size != entry.size:
             return False
         with path.open("rb") as file:

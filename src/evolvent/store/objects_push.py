@@ -135,7 +135,13 @@ def push_copy(
         old_manifest = _read_old_manifest(objects, replace=replace)
         if old_manifest is not None and old_manifest != manifest and not replace:
             raise ConfigError(
-                [Problem(url.address, "there is a copy of something else", "choose another address, or --replace")]
+                [
+                    Problem(
+                        url.address,
+                        "already holds a copy of another folder",
+                        "choose another address, or pass --replace",
+                    )
+                ]
             )
         names = manifest.names_by_digest()
         entries = {digest: manifest.files[names[digest][0]] for digest in names}
@@ -151,9 +157,9 @@ def push_copy(
         missing = _find_missing(objects, entries) if todo else []
         if missing:
             raise StoreUnavailable(
-                f"{url.address}: what was sent is not there",
+                f"{url.address}: uploaded objects are missing",
                 value=missing[:3],
-                hint="run the command again: it goes on",
+                hint="run the command again; it resumes",
             )
         if _scan_folder(folder)[0] != states:
             raise _change_error(folder)
@@ -198,14 +204,14 @@ def _is_intact(objects: ObjectStore, entry: ManifestEntry) -> bool:
 def _lock_folder(folder: Path) -> Iterator[_FileStates]:
     """Yields the states of the files in a folder that no process writes while the block runs."""
     if not folder.is_dir():
-        raise ConfigError([Problem("folder", f"{folder} is no folder", "name a run or a store")])
+        raise ConfigError([Problem("folder", f"{folder} is not a folder", "pass a run or a store")])
     with ExitStack() as stack:
         for lock in _scan_folder(folder)[1]:
             if lock.name not in _BRIEF_LOCKS:
                 stack.callback(_acquire_lock(lock))
         states, _ = _scan_folder(folder)
         if not states:
-            raise ConfigError([Problem("folder", f"{folder} holds no files", "name a run or a store")])
+            raise ConfigError([Problem("folder", f"{folder} does not hold files", "pass a run or a store")])
         check_names(states)
         yield states
 
@@ -269,9 +275,9 @@ def _scan_folder(folder: Path) -> tuple[dict[str, tuple[int, int]], list[Path]]:
                     irregular.append(name)
     if irregular:
         raise UnsafePath(
-            f"{folder} holds links or devices, which are not followed",
+            f"{folder} holds links or devices, which cannot be pushed",
             value=irregular[:5],
-            hint="put files in their place, or take them away",
+            hint="replace them with files, or remove them",
         )
     return states, locks
 
@@ -282,7 +288,7 @@ def _is_excluded(path: Path) -> bool:
 
 
 def _change_error(path: Path) -> StoreUnavailable:
-    return StoreUnavailable(f"{path} changed while it was read", hint="push it when nothing writes there any more")
+    return StoreUnavailable(f"{path} changed while it was read", hint="push it when no process writes to it")
 
 
 def _build_manifest(

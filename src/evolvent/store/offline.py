@@ -50,7 +50,7 @@ def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
     with _open_hdf5(path) as file:
         missing = [name for name in _FLAT_ARRAYS if name not in file]
         if missing:
-            raise SampleInvalid(f"{path} is not of D4RL's layout", value=f"without {', '.join(missing)}")
+            raise SampleInvalid(f"{path} does not have the layout of D4RL", value=f"missing {', '.join(missing)}")
         budget = _ByteBudget(path)
         flat = {name: _read_array(file, name, budget) for name in _FLAT_ARRAYS}
         timeouts = (
@@ -102,12 +102,12 @@ def read_minari(folder: Path, *, scale: float = 1.0, actions: int = 0) -> Episod
     try:
         metadata = json.loads((inner / "metadata.json").read_text(encoding="utf-8"))
     except OSError as error:
-        raise StoreUnavailable(f"{folder} holds no data set of Minari", expected="metadata.json") from error
+        raise StoreUnavailable(f"{folder} does not hold a Minari data set", expected="metadata.json") from error
     except (ValueError, RecursionError) as error:
-        raise SampleInvalid(f"{inner / 'metadata.json'} is no JSON", value=str(error)) from error
+        raise SampleInvalid(f"{inner / 'metadata.json'} is not valid JSON", value=str(error)) from error
     data_format = metadata.get("data_format", "hdf5") if isinstance(metadata, dict) else None
     if data_format not in ("hdf5", "arrow"):
-        raise SampleInvalid(f"{folder} is of an unknown form", value=data_format, expected="hdf5 or arrow")
+        raise SampleInvalid(f"{folder} has an unknown format", value=data_format, expected="hdf5 or arrow")
     source = _read_minari_groups(inner / "main_data.hdf5") if data_format == "hdf5" else _read_minari_tables(inner)
     return _concatenate([_parse_minari_episode(name, arrays, (scale, actions)) for name, arrays in source], folder)
 
@@ -122,7 +122,7 @@ def _read_minari_groups(path: Path) -> Iterator[tuple[str, Mapping[str, NDArray[
                 array_name for array_name in _EPISODE_ARRAYS if not hasattr(group, "keys") or array_name not in group
             ]
             if missing:
-                raise SampleInvalid(f"{name} of {path} is not whole", value=f"without {', '.join(missing)}")
+                raise SampleInvalid(f"{name} of {path} is incomplete", value=f"missing {', '.join(missing)}")
             yield name, {array_name: _read_array(group, array_name, budget) for array_name in _EPISODE_ARRAYS}
 
 
@@ -150,11 +150,11 @@ def _read_arrow(path: Path) -> dict[str, NDArray[Any]]:
 
     raw = pa.py_buffer(path.read_bytes())
     if raw.slice(0, len(_ARROW_MAGIC)).to_pybytes() != _ARROW_MAGIC:
-        raise pa.ArrowInvalid("no Arrow file")
+        raise pa.ArrowInvalid("not an Arrow file")
     stream = raw.slice(8)
     for message in pa.ipc.MessageReader.open_stream(stream):
         if message.type == "dictionary" or _is_compressed(message.metadata.to_pybytes()):
-            raise SampleInvalid(f"{path} is compressed, or encoded by a dictionary", expected="plain columns")
+            raise SampleInvalid(f"{path} is compressed or dictionary-encoded", expected="plain columns")
     table = pa.ipc.open_stream(stream).read_all().select(list(_EPISODE_ARRAYS))
     for field in table.schema:
         _check_numeric(field.type, f"{field.name} of {path}")
@@ -196,7 +196,7 @@ def _check_numeric(arrow_type: Any, label: str) -> None:
         ):
             break
         arrow_type = arrow_type.value_type
-    raise SampleInvalid(f"{label} holds no numbers", value=str(arrow_type), expected="numbers, or lists of them")
+    raise SampleInvalid(f"{label} does not hold numbers", value=str(arrow_type), expected="numbers, or lists of them")
 
 
 def _to_array(column: Any, name: str, budget: _ByteBudget) -> NDArray[Any]:
@@ -222,9 +222,9 @@ def _parse_minari_episode(name: str, arrays: Mapping[str, NDArray[Any]], action_
     observations, steps = arrays["observations"], len(arrays["rewards"])
     if not steps or len(observations) != steps + 1 or {len(arrays[name]) for name in _EPISODE_ARRAYS[1:]} != {steps}:
         raise SampleInvalid(
-            f"episode {name} is ragged",
+            f"arrays of episode {name} differ in length",
             value={key: len(array) for key, array in arrays.items()},
-            expected="one observation more than all else",
+            expected="one observation more than actions, rewards and ends",
         )
     return _make_episode(
         observations[:-1],
@@ -248,7 +248,7 @@ def _make_episode(
     scale, actions = action_spec
     steps = len(reward)
     if not observation.size or not action.size:
-        raise SampleInvalid("observations or actions of no numbers", value=(observation.shape, action.shape))
+        raise SampleInvalid("observations or actions have no numbers", value=(observation.shape, action.shape))
     actions_taken = _to_column(action, np.int64) if actions else (action.reshape(steps, -1) / scale).astype(np.float32)
     return Episodes(
         observation=observation.reshape(steps, -1).astype(np.float32),
@@ -264,7 +264,7 @@ def _make_episode(
 def _to_column(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
     """Converts an array to [N] of this dtype, which must not change a number."""
     if array.size != len(array):
-        raise SampleInvalid("more than one number a step", value=array.shape, expected="[N]")
+        raise SampleInvalid("more than one number per step", value=array.shape, expected="[N]")
     with np.errstate(invalid="ignore"):
         column: NDArray[Any] = array.ravel().astype(dtype)
     changed = column != array.ravel()
@@ -272,14 +272,14 @@ def _to_column(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
         changed &= ~np.isnan(array.ravel())  # `Episodes` says where it is
     if changed.any():
         raise SampleInvalid(
-            "a number that is none of its kind", value=float(array.ravel()[changed][0]), expected=np.dtype(dtype).name
+            "number cannot be converted exactly", value=float(array.ravel()[changed][0]), expected=np.dtype(dtype).name
         )
     return column
 
 
 def _concatenate(episodes: list[Episodes], path: Path) -> Episodes:
     if not episodes:
-        raise SampleInvalid(f"{path} holds no whole episode")
+        raise SampleInvalid(f"{path} does not hold a complete episode")
     return concatenate_episodes(episodes)
 
 
@@ -307,7 +307,7 @@ class _ByteBudget:
         """Takes bytes from the budget; raises SampleInvalid if they exceed it."""
         if size > self._left:
             raise SampleInvalid(
-                f"{name} of {self.path} is out of all proportion to the file",
+                f"{name} of {self.path} is too large for the file",
                 value=f"{size} bytes",
                 expected=f"at most {self._left} more",
             )
@@ -319,9 +319,7 @@ def _get_own_object(group: Any, name: str, budget: _ByteBudget) -> Any:
     import h5py
 
     if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise SampleInvalid(
-            f"{name} of {budget.path} lies in another file or place", expected="data of the file itself"
-        )
+        raise SampleInvalid(f"{name} of {budget.path} is stored outside the file", expected="data inside the file")
     return group[name]
 
 
@@ -334,15 +332,15 @@ def _read_array(group: Any, name: str, budget: _ByteBudget, *, depth: int = 0) -
         node = _get_own_object(group, name, budget)
         if isinstance(node, h5py.Group):
             if depth == _MAX_GROUP_DEPTH or not len(node):
-                raise SampleInvalid(f"{name} of {path} is empty, or groups in groups without end")
+                raise SampleInvalid(f"{name} of {path} is empty, or its groups are nested too deeply")
             parts = [_read_array(node, child_name, budget, depth=depth + 1) for child_name in sorted(node)]
             if len({len(part) for part in parts}) != 1 or not len(parts[0]):
                 raise SampleInvalid(f"the parts of {name} of {path} differ in length", value=[len(p) for p in parts])
             return np.concatenate([part.reshape(len(part), -1) for part in parts], -1)
         if not isinstance(node, h5py.Dataset) or node.dtype.kind not in "fiub" or node.is_virtual or node.external:
-            raise SampleInvalid(f"{name} of {path} holds no numbers of its own", value=str(node))
+            raise SampleInvalid(f"{name} of {path} does not hold numbers", value=str(node))
         if not node.shape:
-            raise SampleInvalid(f"{name} of {path} is a single number, or nothing", value=str(node))
+            raise SampleInvalid(f"{name} of {path} is a single number or empty", value=str(node))
         budget.spend(name, node.nbytes)
         array: NDArray[Any] = node[...]
     except (OSError, RuntimeError, KeyError) as error:

@@ -86,7 +86,7 @@ def _float_or_none(value: Any) -> float | None:
 def encode_array(array: NDArray[np.generic]) -> dict[str, object]:
     """Encodes an array as its dtype, shape and base64 of its bytes in C order; refuses object and structured arrays."""
     if array.dtype.kind not in "biufcSUmM":
-        raise SampleInvalid("an array that cannot be stored", value=array.dtype.str, expected="numbers or text")
+        raise SampleInvalid("array type cannot be stored", value=array.dtype.str, expected="numbers or text")
     return {"dtype": array.dtype.str, "shape": list(array.shape), "data": _encode_base64(array.tobytes())}
 
 
@@ -103,7 +103,7 @@ def _encode_value(value: Value) -> Any:
     if isinstance(value, np.ndarray):
         return encode_array(value)
     if not isinstance(value, str):
-        raise SampleInvalid("an observation or action that cannot be stored", value=value, expected="text or an array")
+        raise SampleInvalid("observation or action cannot be stored", value=value, expected="text or an array")
     return value
 
 
@@ -227,7 +227,7 @@ def encode_trajectory(trajectory: Trajectory) -> JsonObject:
     """Encodes a whole trajectory as JSON values, without the frame of its line.
 
     Raises:
-        SampleInvalid: for NaN, or an array that cannot be stored.
+        SampleInvalid: for NaN, or array type cannot be stored.
     """
     source = trajectory
     meta, unknown_fields = dict(source.meta), source.meta.get(UNKNOWN_KEY, ())
@@ -260,7 +260,7 @@ def decode_trajectory(record: Mapping[str, object]) -> Trajectory:
         return _decode_fields(record)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, EvolventError) as error:
         raise SampleInvalid(
-            f"record {record.get('traj')!r} is no trajectory: {type(error).__name__}: {error}",
+            f"record {record.get('traj')!r} is not a trajectory: {type(error).__name__}: {error}",
             expected="the fields of evolvent.store.schema",
         ) from error
 
@@ -350,4 +350,4 @@ def decode_annotation(record: JsonObject) -> Annotation:
             value = float(record["value"])
         return Annotation(record["traj"], record["scorer"], AnnotationTarget(*record["place"]), value)
     except (KeyError, TypeError, ValueError) as error:
-        raise SampleInvalid(f"a record that is no annotation: {error!r}", value=record.get("traj")) from error
+        raise SampleInvalid(f"record is not an annotation: {error!r}", value=record.get("traj")) from error

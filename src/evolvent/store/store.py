@@ -80,7 +80,7 @@ class Store:
         if writing:
             store._begin_writing(run, segment_bytes, disk or DiskOperations())
         elif not store.path.is_dir():
-            raise StoreUnavailable(f"{path} is no store", hint="check the folder, or open it with writing=True")
+            raise StoreUnavailable(f"{path} is not a store", hint="check the folder, or open it with writing=True")
         return store
 
     def _begin_writing(self, run: str | None, segment_bytes: int, disk: DiskOperations) -> None:
@@ -133,11 +133,11 @@ class Store:
         """Refuses an id that is taken; an interrupted episode may be repeated."""
         if not trajectory_id or not trajectory_id.isprintable():
             raise SampleInvalid(
-                "an id that is empty or not printable", value=repr(trajectory_id), expected="printable text"
+                "trajectory id is empty or not printable", value=repr(trajectory_id), expected="printable text"
             )
         if self._finished.get(trajectory_id) or trajectory_id in log.open:
             raise SampleInvalid(
-                f"{self.path} already has a trajectory of this id", value=trajectory_id, expected="a new id"
+                f"{self.path} already has a trajectory with this id", value=trajectory_id, expected="a new id"
             )
 
     def append(self, trajectory: Trajectory) -> None:
@@ -186,7 +186,7 @@ class Store:
     ) -> None:
         """Ends an episode that has begun; `meta` is added to that of its beginning."""
         if (error is not None) != (ended_by == "error"):
-            raise SampleInvalid("an episode has an error exactly where it ended by one", value=(ended_by, error))
+            raise SampleInvalid("ended_by and error of an episode contradict each other", value=(ended_by, error))
         log = self._require_open(trajectory_id)
         fields = encode_episode_end(final_observation, ended_by=ended_by, score=score or unscored(), error=error)
         log.end(trajectory_id, {**fields, **({"meta": dict(meta)} if meta else {})})
@@ -196,7 +196,7 @@ class Store:
     def _require_open(self, trajectory_id: str) -> LogWriter:
         log = self._require_writer()
         if trajectory_id not in log.open:
-            raise SampleInvalid("no episode of this id has begun here", value=trajectory_id, expected="begin() first")
+            raise SampleInvalid("unknown episode id", value=trajectory_id, expected="an id that begin() received")
         return log
 
     def annotate(self, annotation: Annotation) -> None:
@@ -208,9 +208,9 @@ class Store:
         log = self._require_writer()
         if annotation.trajectory not in self._finished and annotation.trajectory not in log.open:
             raise SampleInvalid(
-                "an annotation of a trajectory that is not here",
+                "annotation of an unknown trajectory",
                 value=annotation.trajectory,
-                expected=f"an id of {self.path}",
+                expected=f"a trajectory id of {self.path}",
             )
         log.annotate(annotation.trajectory, encode_annotation(annotation))
         log.sync_if_due()
@@ -253,13 +253,13 @@ class Store:
         """
         trajectory = next(self.trajectories(filters={"traj": trajectory_id}, prefix=trajectory_id), None)
         if trajectory is None:
-            raise SampleInvalid(f"{self.path} has no trajectory of this id", value=trajectory_id)
+            raise SampleInvalid(f"{self.path} does not hold a trajectory with this id", value=trajectory_id)
         if not with_parent_steps or trajectory.branch is None:
             return trajectory
         chain: list[Trajectory] = [trajectory]
         while (branch := chain[-1].branch) is not None:
             if any(branch.parent == child.id for child in chain):
-                raise SampleInvalid("branches that go round in a circle", value=[child.id for child in chain])
+                raise SampleInvalid("branches form a cycle", value=[child.id for child in chain])
             chain.append(self.get(branch.parent))
         steps: tuple[Step, ...] = ()
         for member, child in zip(reversed(chain), [*reversed(chain[:-1]), None], strict=True):
@@ -323,7 +323,7 @@ class Store:
         from evolvent.store.query import seal_segments
 
         if older_than < 0:
-            raise ConfigError("older_than is a number of seconds", value=older_than, expected="0 or more")
+            raise ConfigError("older_than out of range", value=older_than, expected="0 or more seconds")
         if self._log is not None:
             log = self._require_writer()
             log.rotate()

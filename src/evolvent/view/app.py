@@ -394,7 +394,7 @@ async def _handle_http_error(request: Request, error: HTTPException) -> Response
 def _require_run(context: _Context, key: str) -> RunEntry:
     run = context.library.run(key)
     if run is None:
-        raise ConfigError("there is no such run", value=key, expected="one of the list of runs")
+        raise ConfigError("unknown run", value=key, expected="a run of the list")
     return run
 
 

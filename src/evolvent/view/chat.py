@@ -78,7 +78,7 @@ class _Conversations:
     async def reply(self, number: str, text: str) -> None:
         """Generates a reply and stores it."""
         if self.waiting >= _MAX_WAITING:
-            raise AtCapacity("too many replies are asked for at once", retry_after_s=5, value=self.waiting)
+            raise AtCapacity("too many requests at once", retry_after_s=5, value=self.waiting)
         self.waiting += 1
         try:
             async with self.lock:
@@ -151,7 +151,7 @@ def _parse_message(body: bytes) -> str:
     text = fields.get("text", [""])[0].replace("\r\n", "\n").strip()
     if not 0 < len(text) <= _MAX_CHARS:
         raise LimitExceeded(
-            "nothing, or too much, was said", value=f"{len(text)} characters", expected=f"1 to {_MAX_CHARS}"
+            "message is empty or too long", value=f"{len(text)} characters", expected=f"1 to {_MAX_CHARS}"
         )
     return text
 

@@ -194,7 +194,7 @@ def read_run(run: Path) -> ReportData:
         ConfigError: there is no such directory. StoreUnavailable: a file of it cannot be opened.
     """
     if not run.is_dir():
-        raise ConfigError("there is no run to report on", value=str(run), expected="the directory of a run")
+        raise ConfigError("run not found", value=str(run), expected="the directory of a run")
     notes: list[str] = []
     results = {
         (result.arm, result.round, result.world, result.tier, result.split): result

@@ -226,12 +226,18 @@ _SHADE_PROBABILITIES = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade
 
 
 def report(run: Path, output_path: Path) -> None:
-    """Write the report of the run directory `run` to the file `output_path`, whole or not at all.
+    """Writes the report of the run directory `run` to the file `output_path`, whole or not at all.
 
     The run may still be going on: what is there is shown.
 
     Raises:
-        ConfigError: there is no such directory. StoreError: a file cannot be read or written.
+        ConfigError: the directory is missing. StoreError: a file cannot be read or written.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> report(folder, folder / "report.html")
+    >>> (folder / "report.html").read_text(encoding="utf-8")[:15]
+    '<!doctype html>'
     """
     write_atomic(output_path, page(read_run(run)))
 

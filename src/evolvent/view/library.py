@@ -97,7 +97,7 @@ class Library:
             ConfigError: there is no such folder.
         """
         if not folder.is_dir():
-            raise ConfigError("there is nothing to view", value=str(folder), expected="a run, or a folder of runs")
+            raise ConfigError("nothing to view in the folder", value=str(folder), expected="a run, or a folder of runs")
         self.folder = folder
         self._lock = Lock()
         self._places: dict[str, Path] = {}

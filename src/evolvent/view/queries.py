@@ -275,7 +275,7 @@ class TrajectoryIndex:
             table = self._current_table()
             row = pc.index(table["traj"], traj).as_py()
             if row < 0:
-                raise SampleInvalid("there is no trajectory of this id", value=traj)
+                raise SampleInvalid("unknown trajectory id", value=traj)
             number, offset = table["segment"][row].as_py(), table["offset"][row].as_py()
         return read_trajectory(self._root, traj, number=number, offset=offset)
 

@@ -154,7 +154,7 @@ class SegmentReader:
         try:
             return _record_row(record.fields(), self.number, offset)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise SampleInvalid(f"record {record.id!r} is no trajectory", value=f"{error!r}") from error
+            raise SampleInvalid(f"record {record.id!r} is not a trajectory", value=f"{error!r}") from error
 
 
 # ---------------------------------------------------------------------- rows

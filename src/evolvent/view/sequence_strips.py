@@ -58,7 +58,7 @@ def draw_frames(world: str, observations: NDArray[np.float32], *, title: str) ->
     """
     if world not in _RENDERERS or not len(observations):
         raise ConfigError(
-            "no such frames", value=(world, len(observations)), expected=f"moments of {', '.join(_RENDERERS)}"
+            "cannot draw these frames", value=(world, len(observations)), expected=f"moments of {', '.join(_RENDERERS)}"
         )
     frame_indices = sorted(
         set(np.linspace(0, len(observations) - 1, min(_MAX_FRAMES, len(observations))).round().astype(int).tolist())

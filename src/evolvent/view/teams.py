@@ -42,7 +42,11 @@ def draw_strip(scenes: Sequence[Scene], *, num_frames: int = 8, title: str = "an
         ConfigError: no scenes, or less than one frame.
     """
     if not scenes or num_frames < 1:
-        raise ConfigError("a strip of frames", value=(len(scenes), num_frames), expected="1 scene and 1 frame or more")
+        raise ConfigError(
+            "number of scenes or frames out of range",
+            value=(len(scenes), num_frames),
+            expected="1 scene and 1 frame or more",
+        )
     scene_indices = sorted(
         set(np.linspace(0, len(scenes) - 1, min(num_frames, len(scenes))).round().astype(int).tolist())
     )

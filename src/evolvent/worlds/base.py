@@ -269,10 +269,10 @@ def score_if_won(rewards: Sequence[float | None]) -> Score:
 def check_task(world: World, task: Task) -> None:
     """Raises ConfigError for a task of another world, VersionMismatch for a task of another version."""
     if task.world != world.name:
-        raise ConfigError(f"not a task of the world {world.name!r}", value=task.world)
+        raise ConfigError(f"the task does not belong to world {world.name!r}", value=task.world)
     if task.version != world.version:
         raise VersionMismatch(
-            f"a task of another version of {world.name!r}", value=task.version, expected=world.version
+            f"the task belongs to another version of {world.name!r}", value=task.version, expected=world.version
         )
 
 
@@ -284,7 +284,9 @@ def check_snapshot(snapshot: object, snapshot_type: type[M], task: Task) -> M:
         snapshot_type: the class of the world's snapshots; its `task` is a task's id.
     """
     if not isinstance(snapshot, snapshot_type) or snapshot.task != task.id:
-        raise ConfigError("no snapshot of this task", value=snapshot, expected=f"one of task {task.id}")
+        raise ConfigError(
+            "the snapshot does not belong to this task", value=snapshot, expected=f"a snapshot of task {task.id}"
+        )
     return snapshot
 
 
@@ -304,7 +306,9 @@ class _PlayEnv:
 
     def step(self, action: Value) -> Reply:
         if self._play is None:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         self._actions.append(str(action))
         try:
             reply = self._play.send(str(action))
@@ -319,7 +323,9 @@ class _PlayEnv:
 
     def restore(self, value: object) -> None:
         if not isinstance(value, tuple):
-            raise ConfigError("not a snapshot of this world", value=value, expected="what snapshot() returned")
+            raise ConfigError(
+                "the snapshot does not belong to this world", value=value, expected="a value that snapshot() returned"
+            )
         self.reset()
         for action in value:
             self.step(action)
@@ -500,7 +506,9 @@ class StateEnv(ABC, Generic[S]):
     def step(self, action: Value) -> Reply:
         """Plays an action; raises SessionGone before `reset` and after the end."""
         if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         self._state, reply = self._transition(self._state, action)
         if reply[2] or reply[3]:
             self._running = False

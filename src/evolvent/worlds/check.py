@@ -27,7 +27,7 @@ def _choose_admissible(rng: Random, info: Info) -> Value:
     """Draws one of the actions that the environment lists."""
     actions = info.get("admissible")
     if not actions:
-        raise WorldError("an info without admissible actions", value=sorted(info), expected="admissible, or choose=")
+        raise WorldError("info has no admissible actions", value=sorted(info), expected="admissible, or choose=")
     action: Value = rng.choice(list(actions))
     return action
 
@@ -43,13 +43,13 @@ class _Walk:
     def record(self, reply: Reply, location: str) -> Info:
         observation, reward, terminated, truncated, info = reply
         if not isinstance(info, Mapping):
-            self.problems.append(Problem(location, f"the info is a {type(info).__name__}", "give a mapping"))
+            self.problems.append(Problem(location, f"got an info of type {type(info).__name__}, expected a mapping"))
             info = {}
         if not isinstance(observation, (str, np.ndarray)):
-            message = f"the observation is a {type(observation).__name__}"
+            message = f"got an observation of type {type(observation).__name__}"
             self.problems.append(Problem(location, message, "give text or an array"))
         if reward is not None and not isfinite(reward):
-            self.problems.append(Problem(location, f"the reward is {reward}", "give a finite number"))
+            self.problems.append(Problem(location, f"got the reward {reward}, expected a finite number"))
         self.outcomes.append((_to_comparable(observation), reward, terminated, truncated, _to_comparable(dict(info))))
         self.ended = bool(terminated or truncated)
         return info
@@ -111,11 +111,11 @@ def _check_walk(
             info = first_walk.record(env.step(actions[-1]), "step")
         problems = list(first_walk.problems)
         if first_walk.ended and not _refuses_step(env, actions[-1]):
-            problems.append(Problem("end", "a step after the end is answered", "raise SessionGone"))
+            problems.append(Problem("end", "step returned after the end of the episode", "raise SessionGone"))
         for name, replay_env in (("reset", env), ("another Env", second_env)):
             if _replay_episode(replay_env, actions).outcomes != first_walk.outcomes:
                 problems.append(
-                    Problem(name, "the same actions give another episode", "draw nothing but from the task")
+                    Problem(name, "the same actions give another episode", "draw random numbers only from the task")
                 )
         is_reproducible = not problems  # an episode that cannot be begun again cannot be forked either
         if is_reproducible and isinstance(env, Forkable) and isinstance(second_env, Forkable):
@@ -123,7 +123,7 @@ def _check_walk(
                 env, second_env, actions, first_walk=first_walk, fork_index=rng.randrange(len(actions) or 1)
             )
         elif is_reproducible and forkable:
-            problems.append(Problem("snapshot", "the Env cannot be forked", "write snapshot() and restore()"))
+            problems.append(Problem("snapshot", "the Env cannot be forked", "implement snapshot() and restore()"))
         return problems
     finally:
         env.close()
@@ -178,7 +178,9 @@ def _check_forks(
         if _replay_actions(fork_env, remaining_actions, _Walk()).outcomes != expected:
             problems.append(
                 Problem(
-                    name, f"is not exact: the same {len(remaining_actions)} actions went otherwise", "copy all state"
+                    name,
+                    f"is not exact: the same {len(remaining_actions)} actions gave different results",
+                    "copy all state",
                 )
             )
     return problems

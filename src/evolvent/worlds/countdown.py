@@ -204,11 +204,11 @@ class Countdown:
         counts = (numbers, numbers) if isinstance(numbers, int) else tuple(numbers)
         min_numbers, max_numbers = counts if len(counts) == 2 else (0, 0)
         rules = (
-            (3 <= min_numbers <= max_numbers <= 6, "numbers", f"tasks of {numbers} numbers", "give 3 to 6"),
-            (1 <= low <= high <= limit, "low", f"numbers from {low} to {high}", f"give 1 <= low <= high <= {limit}"),
-            (target is None or 1 <= target <= limit, "target", f"{target} is out of reach", f"give 1 to {limit}"),
-            (1 <= limit <= 10_000, "limit", f"{limit} is no limit", "give 1 to 10000"),
-            (-math.inf < penalty <= 0, "penalty", f"{penalty} is not a penalty", "give 0 or a negative number"),
+            (3 <= min_numbers <= max_numbers <= 6, "numbers", f"got tasks of {numbers} numbers, expected 3 to 6", ""),
+            (1 <= low <= high <= limit, "low", f"got numbers from {low} to {high}", f"use 1 <= low <= high <= {limit}"),
+            (target is None or 1 <= target <= limit, "target", f"got {target}, expected 1 to {limit}", ""),
+            (1 <= limit <= 10_000, "limit", f"got {limit}, expected 1 to 10000", ""),
+            (-math.inf < penalty <= 0, "penalty", f"got {penalty}, expected 0 or less", ""),
         )
         problems = [Problem(setting, message, hint) for is_valid, setting, message, hint in rules if not is_valid]
         if problems:
@@ -299,14 +299,14 @@ class Countdown:
 
     def _validate_task(self, task: Task) -> tuple[State, int]:
         if task.world != self.name:
-            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
+            raise ConfigError(f"the task does not belong to world {self.name!r}", value=task.world)
         for field_name, value, expected in (
             ("version", task.version, self.version),
             ("limit", task.spec.get("limit", LIMIT), self.limit),
         ):
             if value != expected:
                 raise VersionMismatch(
-                    f"a task of another {field_name} of {self.name!r}", value=value, expected=expected
+                    f"the task belongs to another {field_name} of {self.name!r}", value=value, expected=expected
                 )
         numbers, target, max_numbers = task.spec.get("numbers"), task.spec.get("target"), self.most + 1
         problems = []
@@ -317,14 +317,14 @@ class Countdown:
             or not all(map(self._is_number, numbers))
         ):
             hint = f"give a list of 2 to {max_numbers} whole numbers {bounds}"
-            problems.append(Problem("numbers", f"{numbers!r} are no numbers to combine", hint))
+            problems.append(Problem("numbers", f"invalid numbers {numbers!r}", hint))
         if not self._is_number(target):
-            problems.append(Problem("target", f"{target!r} is no target", f"give a whole number {bounds}"))
+            problems.append(Problem("target", f"got {target!r}, expected a whole number {bounds}"))
         if problems:
             raise ConfigError(problems)
         state: State = tuple(sorted(task.spec["numbers"]))
         if plan(state, task.spec["target"], self.limit) is None:
-            hint = "whole results only, none negative or over the limit"
+            hint = "all results must be whole numbers from 0 to the limit"
             raise ConfigError(f"{target} cannot be made from {' '.join(map(str, state))}", hint=hint)
         return state, task.spec["target"]
 

@@ -141,7 +141,9 @@ class CraftingEnv:
 
     def step(self, action: Value) -> Reply:
         if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         scene, inventory = self._scene, self._held
         parsed_action = scene.parsed_actions.get(action) if isinstance(action, str) else None
         if parsed_action is None:
@@ -222,13 +224,13 @@ class Crafting:
     ) -> None:
         problems = []
         if isinstance(level, int) and not 0 <= level < len(LEVELS):
-            problems.append(Problem("level", f"there is no level {level}", f"give 0 to {len(LEVELS) - 1}"))
+            problems.append(Problem("level", f"got {level}, expected 0 to {len(LEVELS) - 1}"))
         if book not in ("fresh", "own") and not isinstance(book, Book):
             problems.append(Problem("book", f"unknown book {book!r}", "give 'fresh', 'own' or a Book"))
         if horizon is not None and horizon < 1:
-            problems.append(Problem("horizon", f"a horizon of {horizon} steps", "give at least 1"))
+            problems.append(Problem("horizon", f"got {horizon} steps, expected at least 1"))
         if not -inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.level = LEVELS[level] if isinstance(level, int) else level
@@ -317,10 +319,12 @@ class Crafting:
         parsed_recipes = [read_recipe(line) for line in lines] if isinstance(lines, list) else []
         recipes = [recipe for recipe in parsed_recipes if recipe is not None]
         if task.world != self.name or not isinstance(goal, str) or not recipes or len(recipes) < len(parsed_recipes):
-            raise ConfigError(f"not a task of the world {self.name!r}", value=canonical_json(dict(task.spec)))
+            raise ConfigError(f"the task does not belong to world {self.name!r}", value=canonical_json(dict(task.spec)))
         if task.spec.get("book") != (self.book.digest if self.book else None):
             raise VersionMismatch(
-                "a task of another recipe book", value=task.spec.get("book"), expected=self.book and self.book.digest
+                "the task belongs to another recipe book",
+                value=task.spec.get("book"),
+                expected=self.book and self.book.digest,
             )
         book = self.book or Book(recipes)
         title = "Crafting commands:\n" if self.book else ""

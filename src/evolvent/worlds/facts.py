@@ -352,7 +352,7 @@ class FactsDatabase:
         except sqlite3.Error as error:
             raise EnvLost(f"the hidden database did not answer ({error})", value=f"{relation} of {entity}") from error
         if row is None:
-            raise EnvLost("the hidden database holds no such fact", value=f"{relation} of {entity}")
+            raise EnvLost("the hidden database does not hold this fact", value=f"{relation} of {entity}")
         return int(row[0])
 
     def close(self) -> None:

@@ -119,9 +119,9 @@ class Lookup:
     def __init__(self, *, hops: int = 3, penalty: float = 0.0, sizes: Sizes | None = None) -> None:
         problems = []
         if not 3 <= hops <= 5:
-            problems.append(Problem("hops", f"{hops} relations in a question", "give 3, 4 or 5: combo needs 3"))
+            problems.append(Problem("hops", f"got {hops} relations in a question, expected 3, 4 or 5 (combo needs 3)"))
         if not -math.inf < penalty <= 0:
-            problems.append(Problem("penalty", f"{penalty} is not a penalty", "give 0 or a negative number"))
+            problems.append(Problem("penalty", f"got {penalty}, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.hops, self.penalty = hops, penalty
@@ -161,9 +161,9 @@ class Lookup:
         chain, seed = task.spec.get("chain"), task.spec.get("seed")
         problems = []
         if not _is_possible(chain):
-            problems.append(Problem("chain", f"{chain!r} is no chain of relations", f"known: {', '.join(RELATIONS)}"))
+            problems.append(Problem("chain", f"unknown chain of relations {chain!r}", f"known: {', '.join(RELATIONS)}"))
         if type(seed) is not int:
-            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+            problems.append(Problem("seed", f"got {seed!r}, expected a whole number"))
         if problems:
             raise ConfigError(problems)
         return tuple(task.spec["chain"]), task.spec["seed"]

@@ -87,17 +87,17 @@ def verify_file(name: str, root: Path, *, accept_licence: bool = False) -> Path:
     manifest = known_manifests[name]
     if not (manifest.commercial or accept_licence):
         raise AccessDenied(
-            f"the licence of {name} is {manifest.licence}",
+            f"the license of {name} is {manifest.licence}",
             value="no consent",
-            expected="your word that you may use it",
-            hint="--accept_licence",
+            expected="confirmation that you may use it",
+            hint="pass --accept_licence",
         )
     path = _find_file(manifest, root) if manifest.sha256 else _find_unpinned_file(manifest, root)
     if not manifest.sha256:
         return path
     digest = sha256_of(path)
     if not digest.startswith(manifest.sha256):
-        hint = f"take {manifest.file} at {manifest.revision}"
+        hint = f"download {manifest.file} at {manifest.revision}"
         message = f"{path.name} is not the {name} of {manifest.source}"
         raise HashMismatch(message, value=digest[:20], expected=manifest.sha256[:20], hint=hint)
     return path
@@ -110,7 +110,7 @@ def _find_file(manifest: Manifest, root: Path) -> Path:
     matches = sorted(root.rglob(file_name)) if root.is_dir() else []
     if not matches:
         origin = f"{manifest.file} of {manifest.source} at {manifest.revision}"
-        raise ConfigError([Problem(str(root), f"holds no {file_name}", f"get {origin}")])
+        raise ConfigError([Problem(str(root), f"does not hold {file_name}", f"download {origin}")])
     intact_copies = [path for path in matches if sha256_of(path).startswith(manifest.sha256)]
     return (intact_copies or matches)[0]
 
@@ -119,5 +119,5 @@ def _find_unpinned_file(manifest: Manifest, root: Path) -> Path:
     candidate = root / Path(manifest.file).name
     if not root.exists():
         origin = f"{manifest.file} of {manifest.source}"
-        raise ConfigError([Problem(str(root), "is not there", f"get {origin}")])
+        raise ConfigError([Problem(str(root), "does not exist", f"download {origin}")])
     return candidate if candidate.exists() else root

@@ -78,7 +78,7 @@ class Layout:
                 expected="a mask of exits for each cell",
             )
         if not all(0 <= mask < 1 << len(DIRECTIONS) for mask in self.exits):
-            raise ConfigError("exits that are no mask", value=list(self.exits), expected="0 to 15 for each cell")
+            raise ConfigError("exits are not masks", value=list(self.exits), expected="0 to 15 for each cell")
         one_way = [
             f"{DIRECTIONS[side]} of {self.position(cell)}"
             for cell, mask in enumerate(self.exits)
@@ -87,8 +87,8 @@ class Layout:
         ]
         if one_way:
             raise ConfigError(
-                f"{len(one_way)} exits lead nowhere, the first one {one_way[0]}",
-                hint="open them from the other side too, or close them",
+                f"{len(one_way)} exits lead only one way; the first is {one_way[0]}",
+                hint="open them on the other side too, or close them",
             )
 
     def _opens_back(self, cell: int, side: int) -> bool:
@@ -139,7 +139,8 @@ class Layout:
         distances = self.distances(goal)
         if start not in distances:
             raise ConfigError(
-                f"no way leads from {self.position(start)} to {self.position(goal)}", hint="open one or move them"
+                f"no path from {self.position(start)} to {self.position(goal)}",
+                hint="open a path, or move start or goal",
             )
         directions, cell = [], start
         while cell != goal:
@@ -358,7 +359,9 @@ class MazeEnv:
 
     def step(self, action: Value) -> Reply:
         if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         text = str(action)
         side = _SIDES.get(text)
         if side is None:
@@ -426,13 +429,13 @@ class Maze:
     ) -> None:
         problems = [] if layout in LAYOUTS else [unknown_name_problem("layout", str(layout), LAYOUTS)]
         if not _SMALLEST <= size <= _LARGEST:
-            problems.append(Problem("size", f"a longest side of {size}", f"give {_SMALLEST} to {_LARGEST}"))
+            problems.append(Problem("size", f"got a longest side of {size}, expected {_SMALLEST} to {_LARGEST}"))
         if loops < 0:
-            problems.append(Problem("loops", f"{loops} loops", "give 0 or more"))
+            problems.append(Problem("loops", f"got {loops} loops, expected 0 or more"))
         if horizon is not None and not 1 <= horizon <= _LIMIT:
-            problems.append(Problem("horizon", f"a horizon of {horizon} steps", f"give 1 to {_LIMIT}"))
+            problems.append(Problem("horizon", f"got {horizon} steps, expected 1 to {_LIMIT}"))
         if not -inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.published = layout == "double_t"
@@ -482,9 +485,9 @@ class Maze:
         if not self.published:
             raise ConfigError("random mazes have no numbered starts", value=index, hint="use Maze('double_t')")
         if index == len(STARTS):
-            raise ConfigError(f"start {index} is the goal itself, so there is nothing to walk", hint="give 0 to 24")
+            raise ConfigError(f"start {index} is the goal", hint="choose another start from 0 to 24")
         if not 0 <= index < len(STARTS):
-            raise ConfigError("the published maze has no such start", value=index, expected="0 to 24")
+            raise ConfigError("start of the published maze out of range", value=index, expected="0 to 24")
         candidates = self._draw_published(self.tiers[0])
         candidate = next(option for option in candidates if tuple(option.spec["start"]) == STARTS[index])  # type: ignore[arg-type]
         return Task(
@@ -549,7 +552,7 @@ class Maze:
         start = _parse_cell(layout, "start", task.spec.get("start"))
         goal = _parse_cell(layout, "goal", DOUBLE_T_GOAL if self.published else task.spec.get("goal"))
         if start == goal:
-            raise ConfigError("the start is the goal itself, so there is nothing to walk", value=layout.position(goal))
+            raise ConfigError("the start is the goal", value=layout.position(goal))
         scene = _Scene.of(layout, start, goal)
         scene.plan()
         return scene
@@ -558,9 +561,9 @@ class Maze:
         rows, cols, exits = (task.spec.get(name) for name in ("rows", "cols", "exits"))
         sides = [side for side in (rows, cols) if type(side) is int and 1 <= side <= self.size]
         if len(sides) < 2:
-            raise ConfigError("no size of a maze of this world", value=(rows, cols), expected=f"1 to {self.size}")
+            raise ConfigError("maze size out of range", value=(rows, cols), expected=f"1 to {self.size}")
         if not isinstance(exits, str) or not set(exits) <= set("0123456789abcdef"):
-            raise ConfigError("no exits of a maze", value=exits, expected="a hexadecimal digit for each cell")
+            raise ConfigError("invalid maze exits", value=exits, expected="a hexadecimal digit for each cell")
         return Layout(sides[0], sides[1], tuple(int(digit, 16) for digit in exits))
 
 
@@ -576,10 +579,10 @@ def _build_spec(layout: Layout, start: int, goal: int) -> dict[str, Json]:
 
 def _parse_cell(layout: Layout, name: str, value: object) -> int:
     if not isinstance(value, list | tuple) or len(value) != 2 or not all(type(number) is int for number in value):
-        raise ConfigError(f"the {name} is no place", value=value, expected="[row, column]")
+        raise ConfigError(f"{name} is not a position", value=value, expected="[row, column]")
     row, col = value
     if not (0 <= row < layout.rows and 0 <= col < layout.cols) or not layout.exits[layout.cell(row, col)]:
-        raise ConfigError(f"the {name} is no free place of the maze", value=value)
+        raise ConfigError(f"{name} is not a free cell of the maze", value=value)
     return layout.cell(row, col)
 
 

@@ -54,7 +54,7 @@ def values(gamma: float = 0.9, policy: Mapping[str, Sequence[float]] | None = No
         ConfigError: a gamma outside its range.
     """
     if not 0 <= gamma < 1:
-        raise ConfigError("a discount without values", value=gamma, expected="0 <= gamma < 1")
+        raise ConfigError("discount out of range", value=gamma, expected="0 <= gamma < 1")
     uniform = (1 / 3, 1 / 3, 1 / 3)
     state_values = dict.fromkeys((*STATES, _END), 0.0)
     change = inf
@@ -126,9 +126,9 @@ class Microwave:
     instructions = f"Warm the pancake up. Actions: {'; '.join(PHRASES)}."
 
     def __init__(self, *, penalty: float = 0.0, horizon: int = 20) -> None:
-        problems = [] if horizon >= 1 else [Problem("horizon", f"a horizon of {horizon} steps", "give at least 1")]
+        problems = [] if horizon >= 1 else [Problem("horizon", f"got {horizon} steps, expected at least 1")]
         if not -inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.penalty, self.horizon = penalty, horizon
@@ -151,7 +151,7 @@ class Microwave:
         check_task(self, task)
         start, split = task.spec.get("start"), task.spec.get("split")
         problems = [
-            Problem(name, f"{value!r} is none", f"known: {', '.join(allowed)}")
+            Problem(name, f"unknown value {value!r}", f"known: {', '.join(allowed)}")
             for name, value, allowed in (("start", start, STATES), ("split", split, SPLITS))
             if value not in allowed
         ]

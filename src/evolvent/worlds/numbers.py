@@ -168,7 +168,7 @@ def replay(numbers: Sequence[int], steps: Sequence[Move], *, leaves: Sequence[T]
         for value in (move.a, move.b):
             index = next((index for index, (number, _) in enumerate(pool) if number == value), None)
             if index is None:
-                raise ConfigError(f"the plan takes {value} where it is not left", value=[n for n, _ in pool])
+                raise ConfigError(f"the plan uses {value}, which is not available", value=[n for n, _ in pool])
             operands.append(pool.pop(index)[1])
         pool.append((move.result, join(move.op, *operands)))
     if len(pool) != 1:

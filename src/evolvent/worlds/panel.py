@@ -50,7 +50,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"a panel size of {value}", "give a number of at least " + str(minimum))
+            Problem(name, f"got a panel size of {value}", "give a number of at least " + str(minimum))
             for name, value, minimum in (
                 ("train", self.train, 0),
                 ("dev", self.dev, 0),

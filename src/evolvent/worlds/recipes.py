@@ -84,13 +84,13 @@ class Book:
         self.tags: dict[str, tuple[str, ...]] = {
             tag: tuple(sorted(set(tag_items))) for tag, tag_items in (tags or {}).items()
         }
-        problems = [Problem(str(recipe), "a recipe without inputs") for recipe in self.recipes if not recipe.inputs]
+        problems = [Problem(str(recipe), "the recipe has no inputs") for recipe in self.recipes if not recipe.inputs]
         problems += [
-            Problem(str(recipe), "a count below 1", "give whole numbers of at least 1")
+            Problem(str(recipe), "got a count below 1", "use whole numbers of at least 1")
             for recipe in self.recipes
             if recipe.count < 1 or any(slot.count < 1 for slot in recipe.inputs)
         ]
-        problems += [Problem(tag, "a tag without members") for tag, members in self.tags.items() if not members]
+        problems += [Problem(tag, "the tag has no members") for tag, members in self.tags.items() if not members]
         if problems:
             raise ConfigError(problems)
         self.of: dict[str, list[Recipe]] = {}
@@ -269,7 +269,9 @@ def read_folder(path: str | Path) -> Book:
     folder = Path(path)
     folder = folder / "recipes" if (folder / "recipes").is_dir() else folder
     if not folder.is_dir():
-        raise ConfigError("no such recipe folder", value=str(path), hint="give the folder that holds the *.json files")
+        raise ConfigError(
+            "recipe folder not found", value=str(path), hint="pass the folder that holds the *.json files"
+        )
     recipes: list[Recipe] = []
     groups: dict[str, set[str]] = {}
     ancestors: dict[str, set[str]] = {}
@@ -292,7 +294,7 @@ def read_folder(path: str | Path) -> Book:
         ancestors.setdefault(recipe.output, set()).update(names, *(ancestors.get(name, ()) for name in names))
         recipes.append(recipe)
     if problems or not recipes:
-        raise ConfigError(problems or [Problem(str(path), "no recipe in this folder", "it should hold *.json files")])
+        raise ConfigError(problems or [Problem(str(path), "no recipe in this folder", "add *.json files")])
     outputs = {recipe.output for recipe in recipes}
     slots = {slot.name for recipe in recipes for slot in recipe.inputs}
     return Book(

@@ -122,9 +122,7 @@ class Level:
     def __post_init__(self) -> None:
         minimums = {"distractors": 0}
         problems = [
-            Problem(
-                field.name, f"a level with {getattr(self, field.name)}", f"give at least {minimums.get(field.name, 1)}"
-            )
+            Problem(field.name, f"got {getattr(self, field.name)}", f"give at least {minimums.get(field.name, 1)}")
             for field in fields(self)
             if field.type != "bool" and getattr(self, field.name) < minimums.get(field.name, 1)
         ]

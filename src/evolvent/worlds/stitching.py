@@ -67,7 +67,7 @@ class Stitching:
             ConfigError: no such letter.
         """
         if mark not in self._named or mark == ".":
-            raise ConfigError("no such cell", value=mark, expected=sorted(set(self._named) - {"."}))
+            raise ConfigError("unknown cell", value=mark, expected=sorted(set(self._named) - {"."}))
         return self._named[mark]
 
     def mark(self, cell: int) -> str:
@@ -122,7 +122,7 @@ class StitchingEnv:
             SessionGone: the episode is over, or was never begun.
         """
         if not self._left:
-            raise SessionGone("the episode is over", hint="reset it")
+            raise SessionGone("the episode is over", hint="call reset()")
         self._cell, reward, ended = self._maze.step(self._cell, int(action))
         self._left = 0 if ended else self._left - 1
         return self._maze.observe(self._cell), reward, ended, not ended and not self._left, {}
@@ -186,7 +186,7 @@ def compute_reachable(maze: Stitching, episodes: Episodes, *, start: str = "A") 
     cells = episodes.observation.argmax(1)
     begins_at_start = cells[episodes.starts] == start_cell
     if not begins_at_start.any():
-        raise ConfigError("no episode begins there", value=start)
+        raise ConfigError("no episode starts at this cell", value=start)
     demonstrated_actions: dict[int, set[int]] = defaultdict(set)
     for cell, action in zip(cells.tolist(), episodes.action.tolist(), strict=True):
         demonstrated_actions[cell].add(action)

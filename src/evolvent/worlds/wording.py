@@ -41,7 +41,9 @@ class Wording:
         wrong = [form for form in forms if set(re.findall(r"\{(\w+)\}", form)) != slots]
         problems = [Problem("form", f"{form!r} does not have the slots {sorted(slots)}", "use each") for form in wrong]
         if len(set(forms)) != len(forms) or not (self.train and self.dev and self.test):
-            problems.append(Problem("forms", "one is given twice, or a split has none", "give each split its own"))
+            problems.append(
+                Problem("forms", "a form occurs twice, or a split has no form", "give each split different forms")
+            )
         if problems:
             raise ConfigError(problems)
 
@@ -58,7 +60,7 @@ class Wording:
         match = re.search(self.pattern, observation)
         if match is None:
             raise WorldError(
-                "an observation without the sentence to put in other words",
+                "the observation lacks the sentence to rephrase",
                 value=observation[:200],
                 expected=self.pattern,
             )
@@ -82,7 +84,7 @@ class Worded:
 
     def __init__(self, world: World, wording: Wording, *, times: int = 3) -> None:
         if times < 1:
-            raise ConfigError("a task is told at least once", value=times, expected="1 or more")
+            raise ConfigError("number of phrasings out of range", value=times, expected="1 or more")
         self.base, self.wording, self.times = world, wording, min(times, len(wording.train))
         self.name, self.version = f"{world.name}-worded", world.version
         self.instructions, self.grammar, self.horizon = world.instructions, world.grammar, world.horizon
@@ -116,7 +118,9 @@ class Worded:
         is_known = form in (*self.wording.train, *self.wording.dev, *self.wording.test) and opening in OPENINGS
         if not isinstance(spec, Mapping) or not is_known:
             raise ConfigError(
-                f"no task of the world {self.name!r}", value=dict(task.spec), expected="a task, an opening and a form"
+                f"the task does not belong to world {self.name!r}",
+                value=dict(task.spec),
+                expected="a spec with task, opening and form",
             )
         return Task(self.base.name, self.base.version, dict(spec), task.kind, task.tier, task.split)
 

@@ -184,15 +184,19 @@ def read_words(source: Path | str | Sequence[str] | None = None) -> WordList:
     source_name = f"words in {source}" if isinstance(source, str | Path) else "words"
     numbered_words = [(number, line.strip().lower()) for number, line in enumerate(lines, 1) if line.strip()]
     if not numbered_words:
-        raise ConfigError([Problem(source_name, "there is no word", "give one word a line")])
+        raise ConfigError([Problem(source_name, "the file has no words", "write one word per line")])
     length = Counter(len(word) for _, word in numbered_words).most_common(1)[0][0]
     first: dict[str, int] = {}
     for number, word in numbered_words:
         first.setdefault(word, number)
     rules: tuple[tuple[Callable[[int, str], bool], str, str], ...] = (
-        (lambda _, word: not word.isalpha(), "are not of letters alone", "remove what is no letter"),
-        (lambda _, word: len(word) != length, f"do not have {length} letters as most have", "give words of one length"),
-        (lambda number, word: first[word] < number, "came before", "give every word once"),
+        (lambda _, word: not word.isalpha(), "contain other characters than letters", "remove the other characters"),
+        (
+            lambda _, word: len(word) != length,
+            f"do not have {length} letters like most words",
+            "use words of one length",
+        ),
+        (lambda number, word: first[word] < number, "occur twice", "list each word once"),
     )
     problems = []
     for is_wrong, message, hint in rules:
@@ -200,7 +204,7 @@ def read_words(source: Path | str | Sequence[str] | None = None) -> WordList:
         if rows:
             problems.append(Problem(source_name, f"{len(rows)} {message}: {_format_examples(rows)}", hint))
     if length > _LONGEST:
-        problems.append(Problem(source_name, f"words of {length} letters", f"give words of at most {_LONGEST}"))
+        problems.append(Problem(source_name, f"got words of {length} letters, expected at most {_LONGEST}"))
     if problems:
         raise ConfigError(problems)
     return WordList([word for _, word in numbered_words])
@@ -210,7 +214,7 @@ def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        problem = Problem("words", f"the list {str(path)!r} cannot be read: {error}", "give a text file in UTF-8")
+        problem = Problem("words", f"cannot read the list {str(path)!r}: {error}", "use a UTF-8 text file")
         raise ConfigError([problem]) from error
 
 
@@ -260,7 +264,7 @@ class Solver:
                     self._words.codes(guess, rules=self._rules)[previous_candidates] == code_of(marks[-1])
                 ]
             if not len(candidates):
-                raise ConfigError("no word of the list fits these marks", value=marks)
+                raise ConfigError("no word of the list matches these marks", value=marks)
             node = self._nodes[marks] = (candidates, self._words.words[self._choose_guess(candidates)])
         return node
 
@@ -420,7 +424,7 @@ class Wordle:
     ) -> None:
         problems = [] if rules in RULES else [unknown_name_problem("rules", str(rules), RULES)]
         if not -inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         try:
             self.words = read_words(word_list)
         except ConfigError as error:
@@ -457,7 +461,7 @@ class Wordle:
         check_task(self, task)
         if task.spec.get("list") != self.words.digest:
             raise VersionMismatch(
-                "a task of another list of words", value=task.spec.get("list"), expected=self.words.digest
+                "the task belongs to another word list", value=task.spec.get("list"), expected=self.words.digest
             )
         word = task.spec.get("word")
         if not isinstance(word, str) or word not in self.words.index:

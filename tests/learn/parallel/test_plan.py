@@ -223,7 +223,7 @@ def test_sizes_that_do_not_divide_are_named_with_the_largest_tp():
         "50 hidden units of an MLP",
         "257 words of the vocabulary",
     ]
-    assert "tp must divide 1," in found[0].hint
+    assert "set tp to a divisor of 1" in found[0].hint
 
 
 def test_a_family_without_a_plan_or_with_a_style_that_is_not_known():
@@ -249,4 +249,4 @@ def test_models_that_cannot_be_laid_stay_as_they_are(two):
         assert dora.startswith("model.layers.0.self_attn.q_proj: Linear cannot be split (plain linears and plain LoRA")
         assert ia3.startswith("model.layers.0.self_attn.k_proj: Linear cannot be split")
         assert prefix.startswith("parallel.tp: prefix and prompt tuning cannot be split")
-        assert odd.startswith("hidden states cannot be cut along their sequence; got 7 tokens in a row")
+        assert odd.startswith("hidden states cannot be cut along their sequence: got 7 tokens in a row")

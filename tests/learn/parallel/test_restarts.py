@@ -52,4 +52,4 @@ def test_every_start_is_a_new_one(store):
 def test_one_that_nobody_answers_says_who_is_missing(store, here, missing):
     start(store, 3)
     ((number, told),) = start(store, 3, numbers=range(here, here + 1), timeout=1.0)
-    assert number == here and told.startswith(f"{missing} not begun; got nothing for 1 s")
+    assert number == here and told.startswith(f"{missing} not started: got nothing for 1 s")

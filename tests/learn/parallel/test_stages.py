@@ -243,7 +243,7 @@ def test_counts_are_the_least_that_torch_takes(schedule, pp):
         (4, 4, "1f1b", None),
         (4, 5, "1f1b", "at most pp 4"),
         (4, 2, "zbv", None),
-        (5, 3, "zbv", "at most pp 2, or a schedule of one stage a rank: '1f1b' or 'gpipe'"),
+        (5, 3, "zbv", "at most pp 2, or a schedule with one stage per rank: '1f1b' or 'gpipe'"),
         (4, 6, "interleaved", "at most pp 2"),
         (1, 2, "zero_bubble", "at most pp 1"),
     ],
@@ -282,9 +282,11 @@ def one_of_two(schedule="1f1b"):
 def test_batches_that_no_schedule_can_run():
     batches = [batch_of(number, shape=(2, 8)) for number in range(4)]
     backward = partial(one_of_two().backward, loss=None, needs=())
-    with pytest.raises(BatchMismatch, match=r"differ in shape; got \[\(2, 8\), \(2, 9\)\]"):
+    with pytest.raises(BatchMismatch, match=r"differ in shape: got \[\(2, 8\), \(2, 9\)\]"):
         backward([*batches, batch_of(0, shape=(2, 9))])
-    with pytest.raises(BatchMismatch, match=r"cannot run so many micro-batches; got 1; expected 2; fill up"):
+    with pytest.raises(
+        BatchMismatch, match=r"ranks cannot run this number of micro-batches: got 1, expected 2. Add batches"
+    ):
         backward(batches[:1])
     with pytest.raises(BatchMismatch, match="differ in shape"):
         backward([])

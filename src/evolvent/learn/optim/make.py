@@ -64,12 +64,12 @@ def check_fused(config: OptimizerConfig, micro_batches: int, pp: int) -> list[Pr
     problems = []
     if config.fuses and micro_batches > 1:
         message = f"{config.name} would change weights between the {micro_batches} micro-batches of an update"
-        remedy = "raise train.max_tokens_per_forward" if pp == 1 else f"with {pp} pipeline stages a slow one"
+        remedy = "raise train.max_tokens_per_forward" if pp == 1 else f"which is slow with {pp} pipeline stages"
         problems.append(
             Problem("optimizer.fused", message, f"set optimizer.fused=false, or use one micro-batch: {remedy}")
         )
     if config.fuses and config.clip == "norm":
-        message = f"{config.name} uses each gradient before the norm of all is known"
+        message = f"{config.name} uses each gradient before the global norm is known"
         hint = "set optimizer.clip to two_pass (a second backward), value or none, or optimizer.fused=false"
         problems.append(Problem("optimizer.clip", message, hint))
     return problems
@@ -100,15 +100,15 @@ def build_optimizer(
     for key, value in settings.items():
         default = parameters[key].default if key in parameters else None
         if key not in parameters or (isinstance(value, tuple) and len(value) != len(default or ())):
-            message = f"{config.name} takes no {key} like {value}"
+            message = f"got {value}, but {config.name} does not support it"
             raise ConfigError([Problem(f"optimizer.{key}", message, f"its default is {default}")])
     if cls is torch.optim.AdamW:
         settings = {"betas": betas, "fused": all(p.device.type in ("cpu", "cuda") for p in weights), **settings}
     elif "clip_value" in parameters:
         settings |= {"fused": config.fused, "clip_value": clip if config.clipping == "value" else None}
     elif cls is torch.optim.Adafactor and any(isinstance(p, DTensor) for p in weights):
-        hint = "set optimizer.name=adalomo and optimizer.fused=false: the same rule"
-        raise ConfigError([Problem("optimizer.name", "torch's Adafactor cannot train sharded weights", hint)])
+        hint = "set optimizer.name=adalomo and optimizer.fused=false for the same update rule"
+        raise ConfigError([Problem("optimizer.name", "adafactor of torch cannot train sharded weights", hint)])
     groups: dict[tuple[bool, Any], dict[str, Any]] = {}  # one for each mesh: torch's batched operations mix none
     for p in sorted(weights, key=lambda p: p.dim() <= 1):
         mesh = p.device_mesh if isinstance(p, DTensor) else None
@@ -131,7 +131,7 @@ def _find_class(name: str) -> Any:
     try:
         library = importlib.import_module("pytorch_optimizer")
     except ImportError as error:
-        raise MissingExtra("optim", f"optimizer {name!r}, which is none of {', '.join(sorted(_CLASSES))},") from error
+        raise MissingExtra("optim", f"optimizer {name!r} (built in: {', '.join(sorted(_CLASSES))})") from error
     names = set(library.get_supported_optimizers()) - _UNSUPPORTED
     if name not in names:
         raise ConfigError([unknown_name_problem("optimizer", name, names | set(_CLASSES), location="optimizer.name")])

@@ -232,7 +232,7 @@ def check_tp(config: PreTrainedConfig, tp: int) -> list[Problem]:
         "hidden units of an MLP": config.intermediate_size,
         "words of the vocabulary": config.vocab_size,
     }
-    hint = f"tp must divide {math.gcd(*sizes.values())}, which is the largest possible"
+    hint = f"set tp to a divisor of {math.gcd(*sizes.values())}"
     uneven = [(size, size_name) for size_name, size in sizes.items() if size % tp]
     unknown_styles = [(name, style) for name, style in plan.items() if style not in _STYLES]
     return [
@@ -504,7 +504,9 @@ def _layout_problems(
 ) -> list[Problem]:
     mesh, problems = parallelism.mesh, []
     if mesh.size == 1 and world > 1:
-        problems.append(Problem("parallel", f"no layout is given for {world} processes", "as --parallel.shard 2"))
+        problems.append(
+            Problem("parallel", f"missing layout for {world} processes", "set for example --parallel.shard 2")
+        )
     elif mesh.size != world:
         launch = f"torchrun --nproc-per-node {mesh.size} -m evolvent {command}"
         message = f"{mesh} needs {mesh.size} processes, {world} {'is' if world == 1 else 'are'} there"
@@ -523,11 +525,11 @@ def _adapter_problems(parallelism: Parallelism, adapter: str) -> list[Problem]:
     problems, virtual = [], adapter in ("prefix", "prompt")
     if adapter == "prefix" and parallelism.recompute:
         message = "prefix tuning cannot be recomputed: a recomputed layer has no cache to hold the prefix"
-        problems.append(Problem("parallel.recompute", message, "leave it out, or tune with lora or prompt"))
+        problems.append(Problem("parallel.recompute", message, "leave it out, or set the tuning to lora or prompt"))
     for dim, is_unsupported in (("tp", adapter in ("dora", "ia3") or virtual), ("pp", virtual)):
         if is_unsupported and getattr(parallelism, dim) > 1:
-            message = f"{adapter} does not go with {dim}"
-            problems.append(Problem(f"parallel.{dim}", message, "use shard or replicate, or tune with lora"))
+            message = f"{adapter} cannot be combined with {dim}"
+            problems.append(Problem(f"parallel.{dim}", message, "use shard or replicate, or set the tuning to lora"))
     return problems
 
 

@@ -213,7 +213,9 @@ class RankCoordinator:
 
     def _missing_error(self, missing: Sequence[int]) -> RankFailed:
         subject = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))} have"
-        return RankFailed(f"{subject} not begun", value=f"nothing for {self.timeout:.0f} s", hint="is its host there?")
+        return RankFailed(
+            f"{subject} not started", value=f"nothing for {self.timeout:.0f} s", hint="check that its host is reachable"
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -226,7 +228,7 @@ class RankCoordinator:
             else self._report_failure(f"rank {self.rank}: {error}")
         )
         if first is not None:
-            failed = RankFailed("another rank failed", value=first, hint="resume when it is mended")
+            failed = RankFailed("another rank failed", value=first, hint="fix the cause, then resume")
             failed.is_reported = True
             raise failed from error
         if self.rank == 0 and os.environ.get(_AGENT_VARIABLE) != "True":
@@ -247,7 +249,7 @@ class RankCoordinator:
         if first_failure is not None or not missing:
             return first_failure
         message = f"{subject} died, or {'was' if len(missing) == 1 else 'were'} silent for too long"
-        hint = "what it printed may say why; resume when it is mended"
+        hint = "read its output, fix the cause, then resume"
         raise RankFailed(message, value=_first_sentence(error), hint=hint) from error
 
     def _await_ranks(self, *, is_first_failure: bool = False) -> list[int]:
@@ -300,7 +302,9 @@ class RankCoordinator:
             if count != last_count:
                 last_count, last_time = count, time.monotonic()
             if self.store.check([_FAILED]) or time.monotonic() - last_time > self.timeout:
-                raise RankFailed("rank 0 did not get ready", value=f"nothing for {time.monotonic() - last_time:.0f} s")
+                raise RankFailed(
+                    "rank 0 was not ready in time", value=f"nothing for {time.monotonic() - last_time:.0f} s"
+                )
             time.sleep(_PAUSE_S)
 
 
@@ -348,8 +352,8 @@ def _init_process_group(coordinator: RankCoordinator, mesh: Mesh, device: str, t
             backend, store=coordinator.store, rank=coordinator.rank, world_size=coordinator.world, timeout=limit
         )
     except RuntimeError as error:  # all of them are there: they have met in the store
-        hint = "if all hosts are up, name the interface that joins them on each: GLOO_SOCKET_IFNAME=eth0"
-        message = f"the ranks do not reach each other; got {_first_sentence(error)}"
+        hint = "check that all hosts are up, and set their network interface on each, such as GLOO_SOCKET_IFNAME=eth0"
+        message = f"the ranks cannot reach each other: got {_first_sentence(error)}"
         raise ConfigError([Problem("network", message, hint)]) from None  # of its cause it would count as a lost rank
 
 

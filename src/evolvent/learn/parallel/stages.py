@@ -149,10 +149,8 @@ class Pipeline:
         if len(sizes) != 1:
             raise BatchMismatch("micro-batches of one update differ in shape", value=sizes, expected="one [B, T]")
         if count != (expected_count := min_micro_batches(self._schedule, pp, count)):
-            message = f"schedule {self._schedule!r} over {pp} ranks cannot run so many micro-batches"
-            raise BatchMismatch(
-                message, value=count, expected=expected_count, hint="fill up with batches without targets"
-            )
+            message = f"schedule {self._schedule!r} over {pp} ranks cannot run this number of micro-batches"
+            raise BatchMismatch(message, value=count, expected=expected_count, hint="add batches without targets")
         if self._built[0] != (*sizes[0], count):
             self._built = (), None  # the buffers of the old one are freed before the new one has its own
             self._built = (*sizes[0], count), self._build_schedule(sizes[0], count)
@@ -241,7 +239,7 @@ def check_pipeline(config: PreTrainedConfig, pp: int, schedule: Schedule) -> lis
         return []
     hint = f"at most pp {max(1, layers // stages_per_rank)}"
     if stages_per_rank == 2 and pp <= layers:
-        hint += ", or a schedule of one stage a rank: '1f1b' or 'gpipe'"
+        hint += ", or a schedule with one stage per rank: '1f1b' or 'gpipe'"
     return [
         Problem(
             "parallel.pp", f"{pp * stages_per_rank} stages (schedule {schedule!r}) of a model of {layers} layers", hint
@@ -319,7 +317,7 @@ def _check_body(model: PreTrainedModel) -> list[Problem]:
             result = empty(inputs_embeds=states, attention_mask=mask, position_ids=position_ids, use_cache=False)
         if result.last_hidden_state is states:
             return []
-    message = f"a {model.config.model_type!r} model is more than embed_tokens, layers, norm and lm_head in a row"
+    message = f"a {model.config.model_type!r} model is not a sequence of embed_tokens, layers, norm and lm_head"
     return [Problem("parallel.pp", message, "use pp 1")]
 
 

@@ -81,7 +81,7 @@ class LinkLimits:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"{getattr(self, name)} is no limit", "give more than 0")
+            Problem(name, f"got {getattr(self, name)}, expected more than 0")
             for name in ("step_s", "reset_s", "max_bytes", "connections", "retry_s", "idle_s")
             if not getattr(self, name) > 0
         ]
@@ -103,7 +103,7 @@ class AgentGymClient:
     def __init__(self, url: str, *, token: str | None = None, limits: LinkLimits | None = None) -> None:
         if not _is_http_url(url):
             hint = "for example http://127.0.0.1:8000/agentgym/textcraft"
-            raise ConfigError([Problem("url", f"{_hide_login(url)!r} is no address of a server", hint)])
+            raise ConfigError([Problem("url", f"got {_hide_login(url)!r}, expected the address of a server", hint)])
         self.limits = limits or LinkLimits()
         self.url = _hide_login(url).rstrip("/")
         self._base, self._token = url.rstrip("/"), token
@@ -138,7 +138,7 @@ class AgentGymClient:
         try:
             answer = decode_json(data)
         except SampleInvalid as error:
-            raise request.make_error("an answer that is no JSON", data, "JSON") from error
+            raise request.make_error("the answer is not JSON", data, "JSON") from error
         if isinstance(answer, dict) and "error" in answer:
             text = str(answer["error"])
             error_class = SessionGone if any(word in text.lower() for word in _GONE_PHRASES) else WorldError
@@ -180,7 +180,7 @@ class AgentGymClient:
                     data += chunk
                     if len(data) > self.limits.max_bytes:
                         raise LimitExceeded(
-                            f"{request.label}: an answer beyond the limit",
+                            f"{request.label}: the answer is too large",
                             expected=f"at most {self.limits.max_bytes} bytes",
                         )
                     deadline.check(request.label)
@@ -191,7 +191,7 @@ class AgentGymClient:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise EnvLost(
                 f"{request.label}: {request.hide_token(str(error)) or type(error).__name__}",
-                hint="is the server running?",
+                hint="check that the server is running",
             ) from error
 
     def _get_client(self) -> httpx2.Client:
@@ -340,9 +340,11 @@ class AgentGymEnv:
             WorldError: an invalid answer.
         """
         if self._lost:
-            raise EnvLost("the episode was lost", value=str(action), expected="reset() first")
+            raise EnvLost("the episode is lost", value=str(action), expected="reset() first")
         if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         text = self._dialect.grammar.to_wire(str(action))
         if text is None:
             return _REFUSAL_MESSAGE, 0.0, False, False, {"invalid": True}
@@ -474,9 +476,12 @@ class AgentGymEnv:
         return value
 
     def _answer_error(self, path: str, value: object, expected: str) -> WorldError:
-        message = f"{self._link.url}{path}: an answer that {self._dialect.title}'s server does not give"
+        message = f"{self._link.url}{path}: unexpected answer for a server of {self._dialect.title}"
         return WorldError(
-            message, value=value, expected=expected, hint=f"is {self._dialect.name!r} the dialect of this server?"
+            message,
+            value=value,
+            expected=expected,
+            hint=f"check that the dialect of this server is {self._dialect.name!r}",
         )
 
 
@@ -562,7 +567,7 @@ class AgentGymWorld:
         """
         check_task(self, task)
         if type(task.spec.get("index")) is not int:
-            raise ConfigError("a task without a number", value=dict(task.spec), expected='{"index": 0}')
+            raise ConfigError("the task has no number", value=dict(task.spec), expected='{"index": 0}')
         return AgentGymEnv(self._link, self.dialect, task)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
@@ -610,12 +615,14 @@ def _find_problems(dialect: str, indices: object, horizon: int | None) -> list[P
         if split not in SPLITS:
             problems.append(unknown_name_problem("split", str(split), SPLITS, location="indices"))
         if isinstance(numbers, str) or not isinstance(numbers, Sequence):
-            problems.append(Problem("indices", f"{numbers!r} are no numbers of tasks", "for example range(100)"))
+            problems.append(Problem("indices", f"got {numbers!r}, expected task numbers", "for example range(100)"))
         elif any(type(number) is not int or number < 0 for number in numbers):
-            problems.append(Problem("indices", f"{split}: a number below 0, or none", "give whole numbers from 0"))
+            problems.append(
+                Problem("indices", f"{split}: got a negative number or no number", "use whole numbers from 0")
+            )
     flat = [number for numbers in groups.values() if isinstance(numbers, Sequence) for number in numbers]
     if len(set(map(str, flat))) < len(flat):
-        problems.append(Problem("indices", "a number that is named twice", "a task belongs to one split"))
+        problems.append(Problem("indices", "a task number occurs twice", "assign each task to one split"))
     if horizon is not None and horizon < 1:
-        problems.append(Problem("horizon", f"a horizon of {horizon} steps", "give at least 1"))
+        problems.append(Problem("horizon", f"got {horizon} steps, expected at least 1"))
     return problems

@@ -210,7 +210,7 @@ class AgentGymMount:
         play = self._get_play(body)
         kind = body.get("world_type", _WORLD_TYPES[0])
         if self.dialect.name == "alfworld" and kind not in _WORLD_TYPES:
-            raise SampleInvalid("an unknown type of world", value=kind, expected=", ".join(_WORLD_TYPES))
+            raise SampleInvalid("unknown world type", value=kind, expected=", ".join(_WORLD_TYPES))
         index = body.get(self.dialect.index)
         await self._begin_episode(play, play.index if index is None else _get_number(body, self.dialect.index))
         return reset_body(self.dialect, play)
@@ -219,11 +219,11 @@ class AgentGymMount:
         """Plays a step. After the end of an episode, returns the last answer again, with `ended: true`."""
         play, action = self._get_play(body), body.get("action")
         if not isinstance(action, str):
-            raise SampleInvalid("no text of an action", value=action, expected='"action": "the text"')
+            raise SampleInvalid("the action is not text", value=action, expected='"action": "the text"')
         if play.over is not None:
             return {**play.over, "ended": True}
         if play.task is None:
-            raise EpisodeEnded("a step before the first reset", value=action, expected="POST /reset first")
+            raise EpisodeEnded("step was called before reset", value=action, expected="POST /reset first")
         try:
             action_text = self._voice.parse_action(action)
         except InvalidAction as error:
@@ -277,7 +277,7 @@ class AgentGymMount:
     async def render(self, body: JsonObject) -> Json:
         """Raises NotFound: no world here draws BabyAI's picture."""
         self._get_play(body)
-        raise NotFound("this server draws no pictures", hint="read the observation")
+        raise NotFound("this server does not render images", hint="read the observation")
 
     def _lookup_handler(self, lookup: Lookup) -> Handler:
         async def answer(body: Mapping[str, Any]) -> Json:
@@ -316,7 +316,7 @@ class AgentGymMount:
         number = _get_number(body, self.dialect.session_key)
         play = self._plays.get(number)
         if play is None:
-            raise SessionGone(f"no session {number} here", hint="it was closed, was idle for too long, or never was")
+            raise SessionGone(f"unknown session {number}", hint="it was closed or expired; create a new session")
         self._plays.move_to_end(number)
         return play
 
@@ -341,7 +341,7 @@ def _get_number(body: Mapping[str, Any], key: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18:
         return int(value)
     if type(value) is not int:
-        raise SampleInvalid(f"no whole number {key!r}", value=value, expected=f'"{key}": 0')
+        raise SampleInvalid(f"{key!r} is not a whole number", value=value, expected=f'"{key}": 0')
     return value
 
 
@@ -422,7 +422,7 @@ class _Application:
             data = await _read_body(receive)
             body = decode_json(data) if data else {}
             if not isinstance(body, Mapping):
-                raise SampleInvalid("a body that is no object", value=body, expected='{"id": 0, ...}')
+                raise SampleInvalid("the body is not a JSON object", value=body, expected='{"id": 0, ...}')
         else:
             body = _parse_query(scope["query_string"])
         return await send_response(send, 200, encode_json(await handler(body)))
@@ -430,14 +430,14 @@ class _Application:
     def _path_error(self, path: str) -> NotFound:
         similar = find_nearest(path, self._routes)
         hint = f"did you mean {similar}?" if similar else f"GET {PREFIX} lists the mounts"
-        return NotFound(f"no such path below {PREFIX}", value=path, hint=hint)
+        return NotFound(f"unknown path below {PREFIX}", value=path, hint=hint)
 
 
 def _parse_query(text: bytes) -> Mapping[str, str]:
     try:
         return dict(parse_qsl(text.decode("latin-1"), max_num_fields=_MAX_QUERY_FIELDS))
     except ValueError as error:
-        raise SampleInvalid(f"a query that cannot be read: {error}", value=text[:200]) from error
+        raise SampleInvalid(f"cannot read the query: {error}", value=text[:200]) from error
 
 
 async def _read_body(receive: Receive) -> bytes:

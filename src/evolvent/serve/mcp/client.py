@@ -162,7 +162,9 @@ class McpWorld(SpecWorld):
         if isinstance(server, str):
             parse_server_url(server)
         elif not server or not all(isinstance(word, str) and word for word in server):
-            raise ConfigError([Problem("server", f"no command: {server!r}", 'for example ["python", "server.py"]')])
+            raise ConfigError(
+                [Problem("server", f"got {server!r}, expected a command", 'for example ["python", "server.py"]')]
+            )
         self._link, self.server = McpSession, server
         self.judge: RewardFunction = reward_function or AnswerReward()
         self.begin, self.patience, rules = begin, timeouts or ClientTimeouts(), rules or WorldRules()
@@ -227,7 +229,7 @@ class McpWorld(SpecWorld):
         names = [tool.name for tool in tools]
         if self.begin is not None and self.begin not in names:
             problem = f"the server has no tool {self.begin!r}"
-            raise ConfigError([Problem("begin", problem, f"it has: {', '.join(sorted(names)) or 'none'}")])
+            raise ConfigError([Problem("begin", problem, f"the server has: {', '.join(sorted(names)) or 'none'}")])
         finish = self.judge.finish
         extra_tools = (finish,) if finish is not None and finish.name not in names else ()
         return (*(tool for tool in tools if tool.name != self.begin), *extra_tools)
@@ -272,7 +274,9 @@ class _McpEnv:
     def step(self, action: Value) -> Reply:
         """Plays a step by a call. It is never sent twice."""
         if not self._playing:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         self._playing = False
         try:
             call = parse_call(str(action))
@@ -302,7 +306,7 @@ class _McpEnv:
         """Returns the answer to a call. If the session is lost, it is ended."""
         session, world = self._session, self._world
         if session is None:
-            raise SessionGone("no session", value=call.name, expected="reset() first")
+            raise SessionGone("call without a session", value=call.name, expected="reset() first")
         try:
             coroutine = session.call(call.name, call.arguments, timeout_s)
             return world.loop.run(coroutine, timeout_s + 1.0, label=f"{call.name} of {world.name}")

@@ -185,12 +185,12 @@ class McpSession:
         except (OSError, httpx2.HTTPError) as error:
             raise self._gone_error(error) from error
         except (ValueError, RuntimeError) as error:  # the SDK's word for results that break their schema
-            raise WorldError(f"{self._what} answered what is no answer", value=str(error)[:200]) from error
+            raise WorldError(f"{self._what} sent an invalid answer", value=str(error)[:200]) from error
         finally:
             call.cancel()
 
     def _gone_error(self, error: object) -> EvolventError:
-        gone = EnvLost(f"the MCP server {self._what} is gone", value=str(error)[:200], hint=self._read_last_output())
+        gone = EnvLost(f"lost the MCP server {self._what}", value=str(error)[:200], hint=self._read_last_output())
         return self._why or gone
 
     def _translate_error(self, error: MCPError) -> EvolventError:
@@ -271,7 +271,7 @@ class _LimitedTransport(httpx2.AsyncBaseTransport):
         packed = response.headers.get("content-encoding", "identity")
         if packed != "identity":
             await response.aclose()
-            raise LimitExceeded("an answer that is packed, which was not asked for", value=packed)
+            raise LimitExceeded("the answer is compressed, but no compression was requested", value=packed)
         response.stream = _LimitedStream(response.stream, self._limit)
         return response
 
@@ -290,7 +290,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
         async for part in self._inner:
             left -= len(part)
             if left < 0:
-                raise LimitExceeded("an answer that is too large", expected=f"at most {self._limit} bytes")
+                raise LimitExceeded("the answer is too large", expected=f"at most {self._limit} bytes")
             yield part
 
     async def aclose(self) -> None:

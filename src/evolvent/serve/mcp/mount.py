@@ -136,7 +136,11 @@ class McpMount:
             return _error_result(error)
         try:
             if client_session.fresh:
-                raise SessionGone("a call without an episode", value=params.name, expected=f"{RESET_TOOL} first")
+                raise SessionGone(
+                    "a tool was called before the episode began",
+                    value=params.name,
+                    expected=f"a call of {RESET_TOOL} first",
+                )
             return _step_result(await client_session.call(Call(params.name, arguments)))
         except EvolventError as error:
             return _error_result(error)

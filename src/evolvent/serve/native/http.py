@@ -168,7 +168,7 @@ def _parse_request(text: str | None) -> tuple[str, str, Mapping[str, Any]]:
         if text.count("{") + text.count("[") > MAX_DEPTH and is_too_deep(
             text.encode("utf-8", "surrogatepass"), MAX_DEPTH
         ):
-            raise LimitExceeded("a frame that is nested too deeply", expected=f"at most {MAX_DEPTH} levels")
+            raise LimitExceeded("the frame is nested too deeply", expected=f"at most {MAX_DEPTH} levels")
         body = decode_json(text)
         if not isinstance(body, dict):
             raise ConfigError([Problem("frame", f"got {type(body).__name__}, expected one JSON object")])
@@ -257,19 +257,17 @@ class _NativeApp:
         version_header = dict(scope["headers"]).get(_HEADER)
         if version_header is not None and version_header.strip() != _OWN_VERSION:
             client_version = version_header.decode("latin-1")[:20]
-            raise VersionMismatch(
-                f"protocol {client_version} was asked for, and {PROTOCOL} is spoken here", expected=PROTOCOL
-            )
+            raise VersionMismatch(f"unsupported protocol version {client_version}", expected=PROTOCOL)
         # A path is a word, a name, a word, a name ...: the words choose the route, the names are its parameters.
         parts = scope["path"].split("/")
         params = tuple(parts[3::2])
         methods = self._routes.get((tuple(parts[2::2]), len(params)))
         if scope["type"] == "websocket":
             if parts[2:] != ["ws"]:
-                raise NotFound([Problem("path", f"no WebSocket at {scope['path'][:200]!r}", "it is at /v1/ws")])
+                raise NotFound([Problem("path", f"unknown WebSocket path {scope['path'][:200]!r}", "use /v1/ws")])
             return await serve_socket(self._operations, receive, send)
         if methods is None:
-            raise NotFound([Problem("path", f"nothing at {scope['path'][:200]!r}", "/openapi.json lists all paths")])
+            raise NotFound([Problem("path", f"unknown path {scope['path'][:200]!r}", "/openapi.json lists all paths")])
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         route = methods.get(method)
         if route is None:
@@ -363,9 +361,9 @@ class _NativeApp:
         problems = []
         if not isinstance(rewards, list) or len(rewards) > _MAX_REWARDS or not all(map(_is_reward, rewards)):
             expected = f"expected a list of at most {_MAX_REWARDS} finite numbers and nulls"
-            problems.append(Problem("rewards", "got something else", expected))
+            problems.append(Problem("rewards", "has the wrong type", expected))
         if not isinstance(info, dict):
-            problems.append(Problem("info", f"got {type(info).__name__}", "expected an object"))
+            problems.append(Problem("info", f"got {type(info).__name__}, expected an object"))
         if problems:
             raise ConfigError(problems)
         return encode_compact(
@@ -395,7 +393,7 @@ async def _read_body(receive: Receive) -> RequestFields:
         data += message.get("body", b"")
     value = decode_json(data)
     if not isinstance(value, dict):
-        raise SampleInvalid("a body that is no object", value=type(value).__name__, expected="a JSON object")
+        raise SampleInvalid("the body is not an object", value=type(value).__name__, expected="a JSON object")
     return value
 
 
@@ -412,7 +410,7 @@ def _get_integer(query: RequestFields, name: str, default: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise ConfigError([Problem(name, f"got {text[:40]!r}", "expected a whole number of 0 or more")])
+        raise ConfigError([Problem(name, f"got {text[:40]!r}, expected a whole number of 0 or more")])
     return int(text)
 
 

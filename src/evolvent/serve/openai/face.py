@@ -79,7 +79,6 @@ from evolvent.web import Message as Event
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-
 __all__ = [
     "ConversationCache",
     "GuardMarker",
@@ -192,7 +191,7 @@ def _split_messages(messages: Sequence[Message]) -> tuple[str, list[str]]:
     expected = ["user", "assistant"] * (len(roles) // 2) + ["user"]
     if roles != expected or any(message.calls for message in messages):
         shown_roles = ", ".join(message.role for message in messages[:8]) or "nothing"
-        hint = "an optional system message, then user and assistant in turn; no calls of tools"
+        hint = "send an optional system message, then user and assistant in turn, without tool calls"
         raise ConfigError(
             [Problem("messages", f"cannot be continued: {shown_roles}{' ...' * (len(messages) > 8)}", hint)]
         )
@@ -388,9 +387,9 @@ class PolicyDialect:
     async def _load_served_policy(self, path: str) -> Policy:
         """Loads a policy on a thread while others are served, then serves it. Raises AtCapacity during another load."""
         if self._root is None:
-            raise AccessDenied("this server takes no weights", hint="start it with --reload ROOT")
+            raise AccessDenied("this server does not accept weights", hint="start it with --reload ROOT")
         if self._reloading.locked():
-            raise AtCapacity("other weights are being taken", retry_after_s=1.0)
+            raise AtCapacity("other weights are being loaded", retry_after_s=1.0)
         async with self._reloading:
             policy = await asyncio.to_thread(load_replacement, self._root, path, self._generator.policy)
             await self.sync(policy)
@@ -446,7 +445,7 @@ class PolicyDialect:
         self._check_model(chat_request.model)
         session = request.headers.get(SESSION_HEADER)
         if session is not None and len(session) > _SESSION_LENGTH:
-            raise LimitExceeded(f"a {SESSION_HEADER} that is too long", value=len(session), expected=_SESSION_LENGTH)
+            raise LimitExceeded(f"{SESSION_HEADER} is too long", value=len(session), expected=_SESSION_LENGTH)
         self._check_length(len(chat_request.messages), [])
         messages = chat_request.conversation()
         offer, policy = parse_offer(chat_request), self._generator.policy
@@ -576,7 +575,7 @@ class PolicyDialect:
         if count > max(_MIN_MESSAGES, context) or length > max(_MIN_PROMPT_CHARS, _MAX_CHARS_PER_TOKEN * context):
             length_text = f"{length} characters" if length else f"{count} messages"
             raise ContextOverflow(
-                "a prompt longer than the context", value=length_text, expected=f"at most {context} tokens"
+                "the prompt is longer than the context", value=length_text, expected=f"at most {context} tokens"
             )
 
     def _encode_prompt(self, prompt: str | list[int]) -> list[int]:

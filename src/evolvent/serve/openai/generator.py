@@ -98,7 +98,7 @@ class Generator:
 
     def __init__(self, policy: Policy, engine: Engine, *, max_open: int = 1024, max_ends: int = 1024) -> None:
         if max_open < 1:
-            raise ConfigError("a generator that takes no asks", value=max_open, expected="waiting of 1 or more")
+            raise ConfigError("number of waiting requests out of range", value=max_open, expected="1 or more")
         self.policy, self.fingerprint = policy, policy_fingerprint(policy)
         self._engine, self._waiting, self._remembered = engine, max_open, max_ends
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -147,7 +147,7 @@ class Generator:
             ContextOverflow, VocabularyMismatch, EngineError: errors of the engine.
         """
         if self._thread is None or self._closing:
-            raise EngineError("a generator that is not running was asked", value=self.fingerprint)
+            raise EngineError("the generator is not running", value=self.fingerprint)
         if self.open >= self._waiting:
             raise AtCapacity("too many requests at once", retry_after_s=1.0, value=self.open)
         job = _Job(ask)

@@ -49,7 +49,9 @@ class ReloadRequest(BaseModel):
 def parse_reload(row: object) -> ReloadRequest:
     """Parses the request. Raises ConfigError with every mistake at once."""
     if not isinstance(row, Mapping):
-        raise ConfigError([Problem("body", f"no object: {type(row).__name__}", '{"model_path": ...}')])
+        raise ConfigError(
+            [Problem("body", f"got {type(row).__name__}, expected a JSON object", f"{'model_path': ...}")]
+        )
     try:
         return ReloadRequest.model_validate(row)
     except ValidationError as error:
@@ -80,10 +82,10 @@ def load_replacement(root: Path, path: str, served: Policy) -> Policy:
     folder = _resolve_folder(root, path)
     if (folder / FILES[0]).exists():
         raise ConfigError(
-            "an adapter was handed over",
+            "the folder holds an adapter",
             value=path,
-            expected="a whole model",
-            hint="merge it first: an adapter names its base, which may lie anywhere",
+            expected="a complete model",
+            hint="merge the adapter into its base first",
         )
     policy = load_policy(folder, context=served.limit)
     _check_compatible(policy, served)
@@ -102,8 +104,8 @@ def _resolve_folder(root: Path, path: str) -> Path:
     for index in folder.glob("*.index.json"):  # it names the files that hold the tensors
         outside += [name for name in _read_shard_names(index) if name not in {file.name for file in files}]
     if outside or len(files) > _MAX_FILES:
-        reason = f"{outside[0][:200]} is not in it" if outside else f"more than {_MAX_FILES} files"
-        raise UnsafePath("a model folder that is not taken", value=name[:200], hint=f"refused because {reason}")
+        reason = f"{outside[0][:200]} is outside the folder" if outside else f"more than {_MAX_FILES} files"
+        raise UnsafePath("refused model folder", value=name[:200], hint=f"refused because {reason}")
     return folder
 
 
@@ -113,14 +115,16 @@ def _read_shard_names(index: Path) -> list[str]:
         row = json.loads(index.read_text(encoding="utf-8"))
         return sorted({str(name) for name in row["weight_map"].values()})
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise Incomplete(f"{index.name} is no index of weights", value=f"{type(error).__name__}: {error}") from error
+        raise Incomplete(
+            f"{index.name} is not an index of weights", value=f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _check_compatible(policy: Policy, served: Policy) -> None:
     """Refuses another model: open conversations have tokens of the served one."""
     if policy.dialect.name != served.dialect.name or policy.tokenizer.get_vocab() != served.tokenizer.get_vocab():
         raise VocabularyMismatch(
-            "the weights belong to another tokenizer than is served",
+            "the weights belong to another tokenizer than the served one",
             hint="restart the server with that model",
             value=f"{len(policy.tokenizer)} tokens, dialect {policy.dialect.name}",
             expected=f"{len(served.tokenizer)} tokens, dialect {served.dialect.name}",
@@ -131,9 +135,9 @@ def _check_compatible(policy: Policy, served: Policy) -> None:
     )
     if differing:
         raise ShapeMismatch(
-            f"the weights belong to another model than is served: {differing[0]} differs",
-            value=shapes.get(differing[0], "no such tensor"),
-            expected=served_shapes.get(differing[0], "no such tensor"),
+            f"the weights belong to another model than the served one: {differing[0]} differs",
+            value=shapes.get(differing[0], "a missing tensor"),
+            expected=served_shapes.get(differing[0], "a missing tensor"),
             hint="restart the server with that model",
         )
 

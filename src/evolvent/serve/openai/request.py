@@ -164,9 +164,21 @@ class CompletionRequest(BaseCompletionRequest):
             else list(prompt_field)
         )
         if not prompts or not all(prompts):
-            raise ConfigError([Problem("prompt", f"nothing to continue: {prompt_field!r:.80}", "a text or token ids")])
+            raise ConfigError(
+                [
+                    Problem(
+                        "prompt", f"got {prompt_field!r:.80}, which has nothing to continue", "pass a text or token ids"
+                    )
+                ]
+            )
         if len(prompts) * self.n > _MAX_SAMPLES:
-            raise ConfigError([Problem("prompt", f"{len(prompts)} prompts with n {self.n}", f"{_MAX_SAMPLES} samples")])
+            raise ConfigError(
+                [
+                    Problem(
+                        "prompt", f"got {len(prompts)} prompts with n {self.n}, expected at most {_MAX_SAMPLES} samples"
+                    )
+                ]
+            )
         return [replace_surrogates(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def reply_limit(self, context: int) -> int:
@@ -197,9 +209,9 @@ def parse_request(request_class: type[R], row: object) -> R:
         ConfigError: fields of a wrong type or value, unknown fields (with the nearest name), or unsupported ones.
     """
     if not isinstance(row, Mapping):
-        raise ConfigError([Problem("body", f"no object: {type(row).__name__}", '{"model": ..., ...}')])
+        raise ConfigError([Problem("body", f"got {type(row).__name__}, expected a JSON object", '{"model": ..., ...}')])
     if len(row) > _MAX_FIELDS:
-        raise ConfigError([Problem("body", f"{len(row)} fields", f"at most {_MAX_FIELDS}")])
+        raise ConfigError([Problem("body", f"got {len(row)} fields, expected at most {_MAX_FIELDS}")])
     fields_given = {key: value for key, value in row.items() if value is not None and key not in _IGNORED_FIELDS}
     fields = set(request_class.model_fields)
     problems = []
@@ -209,7 +221,7 @@ def parse_request(request_class: type[R], row: object) -> R:
             problems.append(unknown_name_problem("parameter", key[:80], {*fields, *_NEUTRAL_VALUES}, location=key[:80]))
         elif value not in _NEUTRAL_VALUES[key]:
             allowed = " or ".join(map(repr, _NEUTRAL_VALUES[key]))
-            problems.append(Problem(key, f"{value!r:.80} is not done here", f"leave it out, or {allowed}"))
+            problems.append(Problem(key, f"{value!r:.80} is not supported", f"leave it out, or use {allowed}"))
     try:
         request = request_class.model_validate(fields_given)
     except ValidationError as error:

@@ -73,7 +73,9 @@ class GenerateRequest(BaseModel):
     def to_completion(self, model: str) -> CompletionRequest:
         """Converts to a request of `/v1/completions`, where its values are checked. Raises ConfigError."""
         if (self.input_ids is None) == (self.text is None):
-            raise ConfigError([Problem("input_ids", "input_ids and text, or neither", "one of the two")])
+            raise ConfigError(
+                [Problem("input_ids", "got both or neither of input_ids and text", "set exactly one of them")]
+            )
         params = self.sampling_params
         row = {
             "model": model,
@@ -124,7 +126,7 @@ def _drop_neutral(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parse_model(model_class: type[M], row: object) -> M:
     if not isinstance(row, Mapping):
-        raise ConfigError([Problem("body", f"no object: {type(row).__name__}", "a JSON object")])
+        raise ConfigError([Problem("body", f"got {type(row).__name__}, expected a JSON object")])
     try:
         return model_class.model_validate(_drop_neutral(row))
     except ValidationError as error:

@@ -75,7 +75,7 @@ def parse_offer(chat_request: ChatRequest) -> ToolOffer:
     for number, row in enumerate(chat_request.tools):
         path = f"tools[{number}]"
         if row.get("type") != "function":
-            problems.append(Problem(path, f"a tool of the type {row.get('type')!r:.80}", "'function'"))
+            problems.append(Problem(path, f"got type {row.get('type')!r:.80}, expected 'function'"))
             continue
         try:
             tools.append(_clean_tool(Tool.of_openai(row)))
@@ -89,8 +89,8 @@ def parse_offer(chat_request: ChatRequest) -> ToolOffer:
         problems.append(
             Problem(
                 "parallel_tool_calls",
-                "one call at most cannot be promised of a reply that is free",
-                "leave it out, or give tool_choice 'required' or a function",
+                "an unconstrained reply cannot be limited to one call",
+                "leave it out, or set tool_choice to 'required' or a function",
             )
         )
     if problems:
@@ -118,13 +118,13 @@ def _select_callable(choice: str | dict[str, Any], tools: Sequence[Tool]) -> tup
                 unknown_name_problem("tool_choice", choice[:80], ("auto", "none", "required"), location="tool_choice")
             ]
         missing_problems = (
-            [Problem("tool_choice", "a call is required, and there are no tools")] if choice == "required" else []
+            [Problem("tool_choice", "a call is required, but the tool list is empty")] if choice == "required" else []
         )
         return tuple(tools), [] if tools else missing_problems
     function = choice.get("function") if choice.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        return (), [Problem("tool_choice", f"no choice that is known: {choice!r:.80}", hint)]
+        return (), [Problem("tool_choice", f"unknown choice {choice!r:.80}", hint)]
     matching = tuple(tool for tool in tools if tool.name == name)
     return matching, [] if matching else [
         unknown_name_problem("tool", name[:80], [tool.name for tool in tools], location="tool_choice")
@@ -311,14 +311,14 @@ class ToolRenderer:
             if isinstance(self.prompt, ChatTools):
                 if self.prompt.form in ("python", "json", "xml"):
                     return build_constraint(form=self.prompt.form)
-                raise ConfigError("calls of this form are not constrained", value=self.prompt.form)
+                raise ConfigError("calls of this form cannot be constrained", value=self.prompt.form)
             return (
                 build_constraint(form="words")
                 if isinstance(self.prompt, Compact)
                 else build_constraint(form="json", fenced=True)
             )
         except (MissingExtra, ConfigError) as error:
-            problem = f"a call cannot be promised by this server: {error}"
+            problem = f"this server cannot guarantee a call: {error}"
             raise ConfigError([Problem("tool_choice", problem, "use tool_choice 'auto'")]) from error
 
 
@@ -333,29 +333,31 @@ def _check_order(messages: Sequence[Message]) -> None:
                 problems.append(
                     Problem(
                         f"{path}.tool_call_id",
-                        f"answers no open call: {message.tool_call_id!r:.80}",
+                        f"got {message.tool_call_id!r:.80}, which is not an open call",
                         f"one of {open_calls[:8]}",
                     )
                 )
             open_calls = [call_id for call_id in open_calls if call_id != message.tool_call_id]
             continue
         if open_calls:
-            problems.append(
-                Problem(path, f"calls have no answer yet: {open_calls[:8]}", "a message of the role 'tool'")
-            )
+            problems.append(Problem(path, f"unanswered calls: {open_calls[:8]}", "add a message of the role 'tool'"))
         open_calls = []
         if message.role in ("system", "developer") and number:
-            problems.append(Problem(f"{path}.role", f"{message.role!r} after other messages", "let it be the first"))
+            problems.append(
+                Problem(f"{path}.role", f"{message.role!r} after other messages", "make it the first message")
+            )
         if message.calls:
             open_calls = [str(call.id) for call in message.calls if call.id]
             if message.role != "assistant" or len(set(open_calls)) < len(message.calls):
-                problems.append(Problem(f"{path}.tool_calls", "calls of an assistant, each with an id of its own"))
+                problems.append(
+                    Problem(f"{path}.tool_calls", "only an assistant can call tools, and each call needs a unique id")
+                )
     if open_calls or messages[-1].role not in ("user", "tool"):
         problems.append(
             Problem(
                 "messages",
-                f"nothing to reply to: the last is of the role {messages[-1].role!r}",
-                "the user's message, or the answer of a tool",
+                f"the last message has the role {messages[-1].role!r}",
+                "end with a message of the user or the answer of a tool",
             )
         )
     if problems:

@@ -241,7 +241,9 @@ def _check_single_version(writers: Iterable[str]) -> None:
     names = sorted(set(writers))
     if len(names) > 1:
         raise WeightsChanged(
-            "the weights were replaced while the reply was written", value=" and ".join(names), hint="ask again"
+            "the weights changed while the reply was generated",
+            value=" and ".join(names),
+            hint="send the request again",
         )
 
 

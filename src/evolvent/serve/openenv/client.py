@@ -152,7 +152,7 @@ class OpenEnvConnection:
             except InvalidStatus as error:
                 raise self._handshake_error(error.response.status_code) from error
             except (InvalidHandshake, InvalidURI) as error:
-                raise EnvLost(f"{self._url} is no WebSocket", value=str(error)) from error
+                raise EnvLost(f"{self._url} is not a WebSocket", value=str(error)) from error
             self._keeper = asyncio.create_task(_abort_on_exit(self._socket))
         return self._socket
 
@@ -162,7 +162,7 @@ class OpenEnvConnection:
             return AccessDenied(f"{self._url} refuses this client", value=f"HTTP {status}", hint=hint)
         if status == 503:
             return AtCapacity(f"{self._url} is full", retry_after_s=1.0, value=f"HTTP {status}")
-        return EnvLost(f"{self._url} is no WebSocket", value=f"HTTP {status}", hint="check the address")
+        return EnvLost(f"{self._url} is not a WebSocket", value=f"HTTP {status}", hint="check the address")
 
     def _parse_answer(self, raw: str | bytes) -> dict[str, Any]:
         """Parses the answer in a message: an object with a type and data, for the message just sent."""
@@ -171,7 +171,7 @@ class OpenEnvConnection:
         except SampleInvalid as error:
             raise self._answer_error(raw, error.what) from error
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
-            raise self._answer_error(raw, "no object with type and data")
+            raise self._answer_error(raw, "the message is not an object with type and data")
         is_late = self._numbered and answer.get("type") != "error" and answer.get("request_id") != self._number
         if is_late:
             raise self._answer_error(raw, f"not the answer to message {self._number}")
@@ -201,7 +201,7 @@ class OpenEnvConnection:
 
     def _answer_error(self, raw: str | bytes, problem: str) -> WorldError:
         head = raw[:_MAX_SHOWN_CHARS] if isinstance(raw, str) else raw[:_MAX_SHOWN_CHARS].decode("utf-8", "replace")
-        return WorldError(f"{self._url} answered what is no answer: {problem}", value=ascii(head))
+        return WorldError(f"{self._url} sent an invalid answer: {problem}", value=ascii(head))
 
     def _size_error(self) -> LimitExceeded:
         limit = self._patience.message_bytes
@@ -357,15 +357,15 @@ class OpenEnvWorld(SpecWorld):
         """
         fields = answer.get("observation")
         if not isinstance(fields, Mapping):
-            raise WorldError(f"{self.base} answered without an observation", value=answer, expected="{observation}")
+            raise WorldError(f"the answer of {self.base} has no observation", value=answer, expected="{observation}")
         if callable(self._text):
             return replace_surrogates(str(self._text(fields))), dict(fields)
         if not isinstance(fields.get(self._text), str):
             raise WorldError(
-                f"an observation of {self.base} without text",
+                f"the observation of {self.base} has no text",
                 value=sorted(map(str, fields)),
                 expected=self._text,
-                hint="name the field that holds the text as text=...",
+                hint="set text=... to the name of the field that holds the text",
             )
         info = {str(key): value for key, value in fields.items() if key != self._text}
         if self.ours:
@@ -412,7 +412,9 @@ class _OpenEnvEnv:
     def step(self, action: Value) -> Reply:
         """Plays a step. It is never sent twice: a lost step may have been taken or not."""
         if not self._playing:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         self._playing = False
         try:
             answer = self._ask("step", self._world.encode_action(action), self._world.patience.step_s)
@@ -422,7 +424,7 @@ class _OpenEnvEnv:
         observation, info = self._world.parse_observation(answer)
         done = answer.get("done")
         if not isinstance(done, bool):
-            raise WorldError(f"{self._world.base} answered without done", value=done, expected="true or false")
+            raise WorldError(f"the answer of {self._world.base} has no done", value=done, expected="true or false")
         reward, truncated = _parse_reward(answer.get("reward")), done and self._is_truncated(answer)
         self._playing = not done
         return observation, reward, done and not truncated, truncated, info  # type: ignore[return-value]
@@ -453,4 +455,4 @@ def _parse_reward(value: object) -> float | None:
     number = finite_or_none(value)
     if number is not None:
         return number
-    raise WorldError("a reward that is no number", value=value, expected="a finite number, or null")
+    raise WorldError("reward is not a number", value=value, expected="a finite number, or null")

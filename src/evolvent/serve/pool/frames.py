@@ -69,7 +69,7 @@ class ItemProtocol(asyncio.Protocol):
         while len(self._in) >= 4:
             size = int.from_bytes(self._in[:4], "big")
             if size > _MAX_MESSAGE_BYTES and self._transport is not None:
-                _log.error("a message of %d bytes between processes: the connection is ended", size)
+                _log.error("closing the connection: a message between processes has %d bytes", size)
                 self._transport.abort()
                 return
             if len(self._in) < 4 + size:

@@ -147,7 +147,7 @@ class WorkerProcess:
             done, _ = await asyncio.wait([self._ready], timeout=_START_TIMEOUT_S)
             if not done:
                 raise WorldError(
-                    "a worker did not get ready", value=f"{_START_TIMEOUT_S:g} s", hint="its output may say why"
+                    "a worker was not ready in time", value=f"{_START_TIMEOUT_S:g} s", hint="read the worker's output"
                 )
             await self._ready
             is_ready = True
@@ -226,7 +226,7 @@ class WorkerProcess:
             code = self._process.poll() if self._process is not None else None
             exit_text = "at once" if code is None else f"exit code {code}"
             self._ready.set_exception(
-                WorldError("a worker ended before it was ready", value=exit_text, hint="its output says why")
+                WorldError("a worker ended before it was ready", value=exit_text, hint="read the worker's output")
             )
         self.ended.set()
 
@@ -258,7 +258,7 @@ def _set_result(future: asyncio.Future[Any], answer: Any, error_parts: list[Any]
 
 
 def _lost_error(pid: int) -> EnvLost:
-    return EnvLost("the worker process of the session is gone", value=f"process {pid}", hint="create another session")
+    return EnvLost("the worker process of the session died", value=f"process {pid}", hint="create another session")
 
 
 _log = logging.getLogger(__name__)
@@ -295,7 +295,7 @@ class PooledHost:
         limits: WorldDeadlines | None = None,
     ) -> None:
         if workers < 1:
-            raise ConfigError([Problem("workers", f"got {workers}", "expected 1 or more")])
+            raise ConfigError([Problem("workers", f"got {workers}, expected 1 or more")])
         self._worlds, self._capacity = worlds, capacity
         self._plan = WorkerConfig(qualified_name(factory), tuple(names), capacity, idle_s, limits or WorldDeadlines())
         self._count = workers
@@ -426,10 +426,10 @@ class PooledHost:
         if assignment is not None and assignment[0].is_alive:
             return assignment[0]
         if assignment is None and session not in self._lost:
-            expected = "an open one: it was closed, idle or never here"
-            raise SessionGone("no such session", value=session, expected=expected)
+            expected = "the id of an open session"
+            raise SessionGone("unknown session", value=session, expected=expected)
         reason = self._lost.get(session, "its worker process has ended")
-        raise EnvLost("the session was lost", value=reason, hint="create another one")
+        raise EnvLost("the session was lost", value=reason, hint="create another session")
 
     async def _call_worker(self, session: str, op: str, *args: Any) -> Any:
         try:
@@ -482,7 +482,7 @@ class PooledHost:
             worker = self._workers[index]
             await self._watch_worker(worker)
             lifetime_s = time.monotonic() - worker.started_s
-            _log.warning("worker %d is gone with %d sessions", worker.pid, len(worker.sessions))
+            _log.warning("worker %d died with %d sessions", worker.pid, len(worker.sessions))
             self._earlier_steps, worker.steps = self._earlier_steps + worker.steps, 0
             for session in list(worker.sessions):
                 self._remove_session(session)
@@ -504,5 +504,5 @@ class PooledHost:
             with suppress(TimeoutError):
                 await asyncio.wait_for(worker.ended.wait(), HEARTBEAT_S)
             if time.monotonic() - worker.heard_s > max_silence_s:
-                _log.warning("worker %d said nothing for %g s and is killed", worker.pid, max_silence_s)
+                _log.warning("killing worker %d: no answer for %g s", worker.pid, max_silence_s)
                 worker.kill()

@@ -42,7 +42,7 @@ def build_worlds(factory: str, names: list[str]) -> Mapping[str, World]:
     with boundary(WorldError, "the worlds could not be built", factory=factory):
         make: Callable[[list[str]], Mapping[str, World]] | None = getattr(import_module(module), name, None)
         if not callable(make):
-            raise ConfigError("no function that makes worlds", value=factory, expected="module:function")
+            raise ConfigError("invalid world factory", value=factory, expected="module:function")
         return make(names)
 
 

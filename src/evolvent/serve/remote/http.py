@@ -62,15 +62,23 @@ def parse_server_url(url: str) -> tuple[str, str | None]:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - reading it checks it
     except ValueError as error:
-        raise ConfigError([Problem("url", f"no address of a server: {url[:MAX_SHOWN_CHARS]!r}", str(error))]) from error
+        raise ConfigError(
+            [Problem("url", f"got {url[:MAX_SHOWN_CHARS]!r}, expected the address of a server", str(error))]
+        ) from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         problems.append(
-            Problem("url", f"no address of a server: {url[:MAX_SHOWN_CHARS]!r}", "for example http://127.0.0.1:8000")
+            Problem(
+                "url",
+                f"got {url[:MAX_SHOWN_CHARS]!r}, expected the address of a server",
+                "for example http://127.0.0.1:8000",
+            )
         )
     if "@" in parts.netloc:
-        problems.append(Problem("url", "a user or password in the address", "hand the token over as token=..."))
+        problems.append(Problem("url", "the address contains a user or password", "pass the token as token=..."))
     if parts.query or parts.fragment:
-        problems.append(Problem("url", f"a query or fragment: {url[:MAX_SHOWN_CHARS]!r}", "give the address alone"))
+        problems.append(
+            Problem("url", f"got a query or fragment in {url[:MAX_SHOWN_CHARS]!r}", "use the address without them")
+        )
     if problems:
         raise ConfigError(problems if "@" not in parts.netloc else problems[-1:])
     path, _, name = parts.path.partition("/v1/worlds/")
@@ -92,7 +100,7 @@ class ServerPeer:
     def __post_init__(self) -> None:
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise ConfigError(
-                "a token that no HTTP header can carry",
+                "the token has characters that an HTTP header cannot contain",
                 value=f"{len(self.token)} characters",
                 expected="printable ASCII",
             )
@@ -182,9 +190,9 @@ class HttpClient:
         if 300 <= status < 400:
             target = self.peer.hide_token(response.headers.get("location", ""))[:MAX_SHOWN_CHARS]
             raise WorldError(
-                f"{origin}: a redirect, which is not followed",
+                f"{origin}: refused a redirect",
                 value=ascii(target),
-                hint="give the address that it points to",
+                hint="use the target address",
             )
         try:
             value = decode_json(data)
@@ -201,7 +209,7 @@ class HttpClient:
     def _status_error(self, origin: str, response: httpx2.Response, data: bytes) -> EvolventError:
         """Returns the error of an answer without a typed error, by its status."""
         status = response.status_code
-        problem = self.peer.answer_error(origin, data, f"status {status}, which is no answer of a world")
+        problem = self.peer.answer_error(origin, data, f"status {status} is not an answer of a world")
         if status in (401, 403):
             return AccessDenied(f"{origin}: the server refuses, status {status}", hint="check the token")
         if status == 503:
@@ -229,7 +237,7 @@ async def _read_body(response: httpx2.Response, origin: str, limit: int) -> byte
         data += chunk
         if len(data) > limit:
             raise AnswerTooLarge(
-                f"{origin}: an answer that is too large",
+                f"{origin}: the answer is too large",
                 value=f"more than {len(data)} bytes",
                 expected=f"at most {limit}",
             )

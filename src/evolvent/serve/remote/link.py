@@ -69,7 +69,7 @@ class RemoteConnection:
         self, peer: ServerPeer, *, transport: Transport = "ws", heartbeat_s: float = 5.0, rng: Random | None = None
     ) -> None:
         if transport not in ("ws", "http"):
-            raise ConfigError("an unknown transport", value=transport, expected="ws or http")
+            raise ConfigError("unknown transport", value=transport, expected="ws or http")
         self.peer, self.cards = peer, dict[str, WorldCard]()
         self._heartbeat_s, self._rng = heartbeat_s, rng or Random()
         self._http = HttpClient(peer, connect_s=heartbeat_s)
@@ -126,7 +126,7 @@ class RemoteConnection:
                 row = await self._send_create({"world": task.world, "task": encode_task(task), "seed": seed})
             session = row.get("session") if isinstance(row, Mapping) else None
             if not isinstance(session, str) or not session:
-                raise self._answer_error("a session without a name", row)
+                raise self._answer_error("a session without an id", row)
             reset_result = self._decode_part(decode_reset, row)
             self._check_size(reset_result.observation)
             return session, reset_result
@@ -163,7 +163,7 @@ class RemoteConnection:
             label = f"step {item.step} at {self.peer.base}"
             raise StepTimeout("no answer before the deadline", value=f"{label}, {deadline.total_s:g} s") from None
         except SessionGone as error:
-            hint = "it was idle for too long, or the server was restarted"
+            hint = "create a new session; the old one expired or the server restarted"
             raise EnvLost(f"{self.peer.base} has lost the session: {error.what}", hint=hint) from error
 
     async def retry(self, call: Callable[[], Awaitable[T]], label: str, deadline: Deadline) -> T:
@@ -196,31 +196,31 @@ class RemoteConnection:
             if pause >= deadline.left():
                 raise self._final_error(problem, deadline) from problem
             await asyncio.sleep(pause)
-        raise WorldError("no try was made", value=label)
+        raise WorldError("no attempt was made", value=label)
 
     def _final_error(self, problem: WorldError, deadline: Deadline) -> WorldError:
         if isinstance(problem, AtCapacity):
             message = f"{self.peer.base} stayed full for {deadline.total_s:g} s; open fewer sessions at once"
             return AtCapacity(message, retry_after_s=problem.retry_after_s)
-        return EnvLost(f"no server at {self.peer.base}, tried for {deadline.total_s:g} s", value=str(problem))
+        return EnvLost(f"no server at {self.peer.base} after {deadline.total_s:g} s", value=str(problem))
 
     async def _greet(self) -> None:
         """Checks that both sides have one protocol version, and reads the cards of the worlds."""
         greeting = await self._http.ask("GET", "/v1")
         server_version = greeting.get("protocol") if isinstance(greeting, Mapping) else None
         if not isinstance(server_version, int) or isinstance(server_version, bool):
-            raise self._answer_error("no server of the native dialect", greeting)
+            raise self._answer_error("the server does not speak the native dialect", greeting)
         if server_version != PROTOCOL:
             raise VersionMismatch(
-                f"{self.peer.base} speaks version {server_version} of the protocol, this side {PROTOCOL}",
+                f"{self.peer.base} uses another protocol version",
                 value=server_version,
                 expected=PROTOCOL,
-                hint="install the same version on both",
+                hint="install the same version of evolvent on both sides",
             )
         rows = await self._http.ask("GET", "/v1/worlds", limit=MAX_PANEL_BYTES)
         worlds = rows.get("worlds") if isinstance(rows, Mapping) else None
         if not isinstance(worlds, list):
-            raise self._answer_error("no list of worlds", rows)
+            raise self._answer_error("the answer is not a list of worlds", rows)
         cards = [self._decode_part(decode_world_card, row) for row in worlds]
         self.cards, self._greeted = {card.name: card for card in cards}, True
 
@@ -328,7 +328,7 @@ class RemoteConnection:
             answer = await self._http.ask("POST", "/v1/steps", body, limit=MAX_MESSAGE_BYTES)
         rows = answer.get("results") if isinstance(answer, Mapping) else None
         if not isinstance(rows, list) or len(rows) != len(items):
-            raise self._answer_error(f"a batch of {len(items)} steps with other results", answer)
+            raise self._answer_error(f"the results do not match the batch of {len(items)} steps", answer)
         return [
             self.peer.decode_error(row["error"]) if isinstance(row, Mapping) and "error" in row else row for row in rows
         ]
@@ -336,14 +336,14 @@ class RemoteConnection:
     def _parse_step(self, item: StepRequest, row: Any) -> StepResult:
         result = self._decode_part(decode_step, row)
         if result.step != item.step:
-            raise WorldError(f"{self.peer.base}: the answer to another step", value=result.step, expected=item.step)
+            raise WorldError(f"{self.peer.base} answered another step", value=result.step, expected=item.step)
         self._check_size(result.observation)
         return result
 
     def _check_size(self, text: str) -> None:
         if len(text) > MAX_TEXT_CHARS:
             raise LimitExceeded(
-                f"{self.peer.base}: an observation that is too long",
+                f"{self.peer.base}: the observation is too long",
                 value=f"{len(text)} characters",
                 expected=f"at most {MAX_TEXT_CHARS}",
             )

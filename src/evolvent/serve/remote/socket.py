@@ -178,10 +178,10 @@ class _OpenConnection:
         try:
             answer = decode_json(message)
         except SampleInvalid as error:
-            raise self._peer.answer_error(self._url, message, "a message that is no JSON") from error
+            raise self._peer.answer_error(self._url, message, "the message is not JSON") from error
         number = answer.get("request_id") if isinstance(answer, Mapping) else None
         if not isinstance(answer, Mapping) or not isinstance(number, int) or not {"ok", "error"} & answer.keys():
-            raise self._peer.answer_error(self._url, message, "a message that answers nothing")
+            raise self._peer.answer_error(self._url, message, "the message does not answer a request")
         future = self._pending.get(number)
         if future is None or future.done():  # given up, or answered twice
             return

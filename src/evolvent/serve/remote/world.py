@@ -163,7 +163,9 @@ class RemoteWorld:
             actions = None if row["actions"] is None else self._check_list(row["actions"], str)
             thoughts = self._check_list(row.get("thoughts") or [None] * len(actions or ()), (str, type(None)))
             if actions is not None and len(thoughts) != len(actions):
-                raise self._link.peer.answer_error(self.url, str(row), "another number of thoughts than of actions")
+                raise self._link.peer.answer_error(
+                    self.url, str(row), "the number of thoughts differs from the actions"
+                )
             self._experts[task.id] = None if actions is None else tuple(map(Parsed, actions, thoughts))
         return self._experts[task.id]
 
@@ -177,7 +179,7 @@ class RemoteWorld:
         path = f"/v1/worlds/{quote(self.name, safe='')}/{page}{query}"
         row = self._run_call(self._link.get(path, deadline=deadline), deadline)
         if not isinstance(row, Mapping) or key not in row:
-            raise self._link.peer.answer_error(f"GET {self.url}{path}", str(row), f"an answer without {key!r}")
+            raise self._link.peer.answer_error(f"GET {self.url}{path}", str(row), f"the answer lacks {key!r}")
         return row
 
     def _fetch_field(self, page: str, key: str, *, query: str = "") -> Any:
@@ -190,7 +192,7 @@ class RemoteWorld:
                 if isinstance(kind, type)
                 else " or ".join(element_class.__name__ for element_class in kind)
             )
-            raise self._link.peer.answer_error(self.url, str(rows), f"something else than a list of {name}")
+            raise self._link.peer.answer_error(self.url, str(rows), f"the answer is not a list of {name}")
         return rows
 
     def _decode_panel_task(self, row: Any, split: str, tier: str) -> Task:
@@ -198,7 +200,9 @@ class RemoteWorld:
         check_task(self, task)
         if (task.split, task.tier) != (split, tier):
             raise WorldError(
-                f"{self.url}: a task of another panel", value=f"{task.split}/{task.tier}", expected=f"{split}/{tier}"
+                f"{self.url}: the task belongs to another panel",
+                value=f"{task.split}/{task.tier}",
+                expected=f"{split}/{tier}",
             )
         return task
 
@@ -215,7 +219,7 @@ def _select_card(cards: Mapping[str, WorldCard], name: str | None, base: str) ->
         return next(iter(cards.values()))
     if name is None:
         raise ConfigError(
-            f"{base} serves {len(cards)} worlds", value=", ".join(sorted(cards)), hint="say which: world=..."
+            f"{base} serves {len(cards)} worlds", value=", ".join(sorted(cards)), hint="set world=... to one of them"
         )
     if name not in cards:
         raise ConfigError([unknown_name_problem("world", name, cards, location=base)])
@@ -246,11 +250,13 @@ class _RemoteEnv:
     def step(self, action: Value) -> Reply:
         """Plays a step. Raises EnvLost, StepTimeout or LimitExceeded: the episode cannot go on after them."""
         if self._lost:
-            raise EnvLost("the environment was lost before", value=self._lost, hint="reset() first")
+            raise EnvLost("the environment is lost", value=self._lost, hint="reset() first")
         if self._session is None or self._over:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         if not isinstance(action, str):
-            raise ConfigError("an action that is no text", value=type(action).__name__, expected="text")
+            raise ConfigError("the action is not text", value=type(action).__name__, expected="text")
         deadline = Deadline(self._world._timeout_s)
         item = StepRequest(self._session, action, self._number)
         coroutine = self._world._link.step(item, batched=self._world._together, deadline=deadline)

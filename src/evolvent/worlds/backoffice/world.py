@@ -93,7 +93,7 @@ class _ScreenUser:
         """Executes an act and records it with its thought; returns the refusal, if any."""
         obstacle = find_obstacle(self.office, self.state, act)
         if obstacle:
-            raise WorldError("the expert of the back office cannot go on", value=format_act(act), expected=obstacle)
+            raise WorldError("the expert of the back office is stuck", value=format_act(act), expected=obstacle)
         goal_text, self._aim = self._aim, ""
         self.done.append(Parsed(format_act(act), f"{goal_text}{thought}"))
         outcome = apply_act(self.office, self.state, act)
@@ -286,7 +286,7 @@ class Scene:
         for job in jobs:
             next_tables = carry_out(office, tables, job)
             if next_tables is None:
-                raise ConfigError("a job that cannot be done", value=job, expected="one record, and a valid change")
+                raise ConfigError("invalid job", value=job, expected="a single record and a valid change")
             tables = next_tables
         return cls(office, tuple(jobs), contents(tables))
 
@@ -356,9 +356,9 @@ class Backoffice:
     )
 
     def __init__(self, *, penalty: float = 0.0, sizes: Sizes | None = None, horizon: int = _HORIZON) -> None:
-        problems = [] if horizon >= 1 else [Problem("horizon", f"a horizon of {horizon} steps", "give at least 1")]
+        problems = [] if horizon >= 1 else [Problem("horizon", f"got {horizon} steps, expected at least 1")]
         if not -math.inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.penalty, self.horizon = penalty, horizon
@@ -433,9 +433,9 @@ class Backoffice:
         kind, seed = task.spec.get("kind"), task.spec.get("seed")
         problems = []
         if not is_kind(kind):
-            problems.append(Problem("kind", f"{kind!r} is no kind", "give one to three jobs: orders named set"))
+            problems.append(Problem("kind", f"got {kind!r}, expected one to three jobs, for example: orders named set"))
         if type(seed) is not int:
-            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+            problems.append(Problem("seed", f"got {seed!r}, expected a whole number"))
         if problems:
             raise ConfigError(problems)
         return tuple(task.spec["kind"]), task.spec["seed"]

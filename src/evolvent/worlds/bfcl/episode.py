@@ -87,7 +87,9 @@ class CallEnv:
             EnvLost: the item itself is at fault, so that there is no verdict.
         """
         if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         self._running = False
         try:
             calls = _parse_calls(str(action), self._form, self._tools)

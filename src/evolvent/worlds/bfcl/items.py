@@ -164,26 +164,26 @@ def read_item(row: object, answer: object, category: str) -> CallItem | TurnsIte
     if category not in CATEGORIES:
         raise ConfigError([unknown_name_problem("category", category, CATEGORIES)])
     if not isinstance(row, Mapping) or not isinstance(row.get("id"), str):
-        raise SampleInvalid("a line without an id", value=row, expected='{"id": text, "question": [...], ...}')
+        raise SampleInvalid("the line has no id", value=row, expected='{"id": text, "question": [...], ...}')
     name = row["id"]
     turns = _get_list(row, "question", name)
     if not turns or not all(isinstance(turn, list) for turn in turns):
-        raise SampleInvalid(f"{name}: a question that is no list of turns", value=turns, expected="[[message, ...]]")
+        raise SampleInvalid(f"{name}: the question is not a list of turns", value=turns, expected="[[message, ...]]")
     messages = tuple(tuple(map(Message.of_openai, turn)) for turn in turns)
     if category in MULTI_TURN:
         return _parse_turns_item(row, answer, category, messages)
     if len(messages) != 1:
-        raise SampleInvalid(f"{name}: an item of one turn with several", value=len(messages), expected="one turn")
+        raise SampleInvalid(f"{name}: a single-turn item has several turns", value=len(messages), expected="one turn")
     tools = tuple(read_tool(tool, name) for tool in _get_list(row, "function", name))
     if len({tool.name for tool in tools}) != len(tools):
-        raise SampleInvalid(f"{name}: two functions with one name", value=[tool.name for tool in tools])
+        raise SampleInvalid(f"{name}: two functions have the same name", value=[tool.name for tool in tools])
     if category in (*IRRELEVANCE, *RELEVANCE):
         return CallItem(name, category, messages[0], tools)
     gold = tuple(_parse_gold_call(gold_call, name) for gold_call in _get_ground_truth(answer, name))
     unknown_names = [gold_call.name for gold_call in gold if gold_call.name not in {tool.name for tool in tools}]
     if not gold or unknown_names:
         raise SampleInvalid(
-            f"{name}: an answer without calls, or of no tool", value=unknown_names, expected="calls of tools"
+            f"{name}: the answer has no calls or unknown tools", value=unknown_names, expected="calls of tools"
         )
     return CallItem(name, category, messages[0], tools, gold)
 
@@ -191,23 +191,23 @@ def read_item(row: object, answer: object, category: str) -> CallItem | TurnsIte
 def read_tool(row: object, source_name: str) -> Tool:
     """Reads a function `{"name", "description", "parameters"}`; raises SampleInvalid where it is malformed."""
     if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
-        raise SampleInvalid(f"{source_name}: a function without a name", value=row, expected='{"name", "parameters"}')
+        raise SampleInvalid(f"{source_name}: a function has no name", value=row, expected='{"name", "parameters"}')
     parameters = row.get("parameters")
     if not isinstance(parameters, Mapping) or not isinstance(parameters.get("properties", {}), Mapping):
-        raise SampleInvalid(f"{source_name}: a function without a schema of its parameters", value=row["name"])
+        raise SampleInvalid(f"{source_name}: a function has no parameter schema", value=row["name"])
     return Tool(row["name"], str(row.get("description") or ""), dict(parameters))
 
 
 def _get_list(row: Mapping[str, Any], field: str, name: str) -> list[Any]:
     entries = row.get(field)
     if not isinstance(entries, list):
-        raise SampleInvalid(f"{name}: no list under {field!r}", value=entries, expected="a list")
+        raise SampleInvalid(f"{name}: field {field!r} is not a list", value=entries, expected="a list")
     return entries
 
 
 def _get_ground_truth(answer: object, name: str) -> list[Any]:
     if not isinstance(answer, Mapping) or answer.get("id") != name:
-        raise SampleInvalid(f"{name}: no answer of this id", value=answer, expected='{"id", "ground_truth"}')
+        raise SampleInvalid(f"{name}: missing answer for this id", value=answer, expected='{"id", "ground_truth"}')
     return _get_list(answer, "ground_truth", name)
 
 
@@ -215,7 +215,7 @@ def _parse_gold_call(row: object, name: str) -> GoldCall:
     """Parses `{function: {parameter: [accepted values]}}`."""
     (function, arguments) = next(iter(row.items())) if isinstance(row, Mapping) and len(row) == 1 else ("", None)
     if not isinstance(arguments, Mapping) or not all(isinstance(values, list) for values in arguments.values()):
-        raise SampleInvalid(f"{name}: an expected call that is none", value=row, expected="{name: {parameter: [..]}}")
+        raise SampleInvalid(f"{name}: invalid expected call", value=row, expected="{name: {parameter: [..]}}")
     return GoldCall(function, {parameter: tuple(accepted) for parameter, accepted in arguments.items()})
 
 
@@ -228,14 +228,16 @@ def _parse_turns_item(
     missed, config = row.get("missed_function", {}), row.get("initial_config", {})
     if not are_texts or len(truth) != len(turns):
         raise SampleInvalid(
-            f"{name}: an answer that is no list of calls for each turn",
+            f"{name}: the answer is not a list of calls for each turn",
             value=len(truth),
             expected=f"{len(turns)} lists of texts",
         )
     if not isinstance(missed, Mapping) or not isinstance(config, Mapping):
-        raise SampleInvalid(f"{name}: missed_function or initial_config that is no object", value=missed)
+        raise SampleInvalid(f"{name}: missed_function or initial_config is not an object", value=missed)
     if not all(str(turn).isdecimal() and isinstance(names, list) for turn, names in missed.items()):
-        raise SampleInvalid(f"{name}: missed_function that is not by turn", value=missed, expected="{turn: [names]}")
+        raise SampleInvalid(
+            f"{name}: the keys of missed_function are not turns", value=missed, expected="{turn: [names]}"
+        )
     lists = [
         _get_list(row, "involved_classes", name),
         *(row.get(field) or [] for field in ("path", "excluded_function")),
@@ -243,7 +245,7 @@ def _parse_turns_item(
     if not all(
         isinstance(names_list, list) and all(isinstance(text, str) for text in names_list) for names_list in lists
     ):
-        raise SampleInvalid(f"{name}: names that are no list of texts", value=lists, expected="lists of texts")
+        raise SampleInvalid(f"{name}: the names are not lists of texts", value=lists, expected="lists of texts")
     return TurnsItem(
         name,
         category,

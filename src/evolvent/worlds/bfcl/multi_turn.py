@@ -107,7 +107,7 @@ class Scene:
         try:
             self.objects: dict[str, Api] = {name: APIS[name](config.get(name, {}), item.padding) for name in names}
         except (TypeError, ValueError, AttributeError) as error:
-            raise SampleInvalid(f"{item.item.id}: a beginning that makes no sense", value=str(error)) from error
+            raise SampleInvalid(f"{item.item.id}: invalid initial state", value=str(error)) from error
         self._owners = {call: api for api in self.objects.values() for call in api.operations}
 
     def answer(self, call: Call) -> str:
@@ -208,7 +208,9 @@ def parse_gold_call(text: str, classes: Iterable[str] = tuple(APIS)) -> Call:
         ) & set(named_arguments):
             raise ValueError(text)
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        raise SampleInvalid("a gold call that is none", value=text, expected="a function of literals") from error
+        raise SampleInvalid(
+            "invalid gold call", value=text, expected="a function call with literal arguments"
+        ) from error
     return Call(operation.name, {**positional_arguments, **named_arguments})
 
 

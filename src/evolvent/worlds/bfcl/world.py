@@ -1,26 +1,149 @@
 """BFCL as a world: every item is a test task, and the score is the leaderboard's verdict.
 
 Nobody may train on these items, so there are no train and dev panels.
+
+Files of the Berkeley Function-Calling Leaderboard, read line by line; a broken line is reported, the others go
+on.
+
+BFCL_v4_<category>.json                  JSON lines, an item each
+possible_answer/BFCL_v4_<category>.json  JSON lines, the answers to them
+multi_turn_func_doc/<class>.json         JSON lines, the functions of a class
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from evolvent.data.jsonl import read_json_lines
 from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch, unknown_name_problem
 from evolvent.grade.calls import Form, encode_calls
 from evolvent.messages import Tool
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.base import Env, Grammar, Info, Parsed, check_task, score_if_won
 from evolvent.worlds.bfcl.episode import CallEnv, TurnsEnv
-from evolvent.worlds.bfcl.files import read_documents, read_items
-from evolvent.worlds.bfcl.items import CATEGORIES, IRRELEVANCE, MULTI_TURN, RELEVANCE, CallItem, TurnsItem, language_of
+from evolvent.worlds.bfcl.items import (
+    CATEGORIES,
+    IRRELEVANCE,
+    MULTI_TURN,
+    RELEVANCE,
+    CallItem,
+    TurnsItem,
+    language_of,
+    read_item,
+    read_tool,
+)
 from evolvent.worlds.bfcl.multi_turn import MOST_STEPS, MultiTurn, find_padding, read_multi_turn
 from evolvent.worlds.panel import check_names
 
-__all__ = ["GROUPS", "Bfcl", "Reply", "group_of"]
+__all__ = [
+    "CLASS_FILES",
+    "GROUPS",
+    "Bfcl",
+    "Items",
+    "Reply",
+    "count_problems",
+    "group_of",
+    "read_documents",
+    "read_items",
+]
+
+
+CLASS_FILES: Mapping[str, str] = {
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
+"""Which file documents the functions of which class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The items of one turn and of several turns, in the order of the files, and the problems of the lines left out."""
+
+    calls: tuple[CallItem, ...]
+    turns: tuple[TurnsItem, ...]
+    problems: tuple[Problem, ...]
+
+
+def read_items(folder: Path, categories: Sequence[str] = tuple(CATEGORIES)) -> Items:
+    """Reads the items of these categories, as many as are valid.
+
+    A line that is no JSON, is of another form, has no answer, or repeats an id is a problem, and the others go on.
+
+    Raises:
+        ConfigError: an unknown category, or a file that is missing or no text.
+    """
+    problems_of_names = [
+        unknown_name_problem("category", name, CATEGORIES) for name in categories if name not in CATEGORIES
+    ]
+    if problems_of_names:
+        raise ConfigError(problems_of_names)
+    calls, turns, problems = list[CallItem](), list[TurnsItem](), list[Problem]()
+    for category in categories:
+        name = f"BFCL_v4_{category}.json"
+        hint = "needed for the multi-turn items" if category in MULTI_TURN else ""
+        answers: dict[str, Any] = {}
+        if category not in (*IRRELEVANCE, *RELEVANCE):
+            for _, row in read_json_lines(folder / "possible_answer" / name, problems, hint=hint):
+                if isinstance(row, dict):
+                    answers.setdefault(str(row.get("id")), row)
+        known_ids: set[str] = set()
+        for line, row in read_json_lines(folder / name, problems, hint=hint):
+            try:
+                item = read_item(row, answers.get(str(row.get("id"))) if isinstance(row, dict) else None, category)
+                if item.id in known_ids:
+                    raise SampleInvalid("an id occurs twice", value=item.id, expected="unique ids")
+            except SampleInvalid as error:
+                problems.append(Problem(f"{name}, line {line}", str(error), "the item is skipped"))
+                continue
+            known_ids.add(item.id)
+            if isinstance(item, CallItem):
+                calls.append(item)
+            else:
+                turns.append(item)
+    return Items(tuple(calls), tuple(turns), tuple(problems))
+
+
+def count_problems(items: Items, categories: Sequence[str] = tuple(CATEGORIES)) -> tuple[Problem, ...]:
+    """Reports the categories that have more or fewer items than version 4 has."""
+    counts = Counter([*(item.category for item in items.calls), *(item.category for item in items.turns)])
+    return tuple(
+        Problem(f"BFCL_v4_{name}.json", f"got {counts[name]} readable items", f"version 4 has {CATEGORIES[name]}")
+        for name in categories
+        if counts[name] != CATEGORIES[name]
+    )
+
+
+def read_documents(folder: Path) -> dict[str, tuple[Tool, ...]]:
+    """Reads, for each class of the multi-turn items, its functions, in the order of its file.
+
+    Raises:
+        ConfigError: a file that is missing, or a line of it that documents no function.
+    """
+    tools_by_class: dict[str, tuple[Tool, ...]] = {}
+    problems = list[Problem]()
+    for name, stem in CLASS_FILES.items():
+        tools = list[Tool]()
+        for line, row in read_json_lines(folder / "multi_turn_func_doc" / f"{stem}.json", problems):
+            try:
+                tools.append(read_tool(row, name))
+            except SampleInvalid as error:
+                problems.append(Problem(f"{stem}.json, line {line}", str(error)))
+        tools_by_class[name] = tuple(tools)
+    if problems:
+        raise ConfigError(problems)
+    return tools_by_class
+
 
 GROUPS = ("non_live", "live", "irrelevance", "relevance", "multi_turn")
 """The tiers: the groups that the leaderboard's totals are made of."""
@@ -111,7 +234,7 @@ class Bfcl:
                 if item.category in categories:
                     self._turns[item.id] = read_multi_turn(item, padding)
             except SampleInvalid as error:
-                self.problems += (Problem(item.id, str(error), "the item is left out"),)
+                self.problems += (Problem(item.id, str(error), "the item is skipped"),)
         # 20 replies with calls in every turn, and one without.
         self.horizon = max([1, *((MOST_STEPS + 1) * len(conversation.gold) for conversation in self._turns.values())])
 
@@ -148,12 +271,12 @@ class Bfcl:
         check_task(self, task)
         name = str(task.spec.get("id"))
         if name not in self._calls and name not in self._turns:
-            raise ConfigError("the folder has no such item", value=name, hint="give the folder and the categories")
+            raise ConfigError("item not found in the folder", value=name, hint="pass the folder and the categories")
         item: CallItem | MultiTurn = self._calls[name] if name in self._calls else self._turns[name]
         current_task = self._build_task(item if isinstance(item, CallItem) else item.item)
         if current_task.id != task.id:
             raise VersionMismatch(
-                f"{name} says something else", value=dict(task.spec), expected=dict(current_task.spec)
+                f"the content of {name} has changed", value=dict(task.spec), expected=dict(current_task.spec)
             )
         return item
 

@@ -102,7 +102,7 @@ def _read_each(path: Path, read_sample: Callable[[object, int], CallSample]) -> 
         try:
             samples.append(read_sample(row, index))
         except SampleInvalid as error:
-            problems.append(Problem(f"{path.name}, row {index}", str(error), "the row is left out"))
+            problems.append(Problem(f"{path.name}, row {index}", str(error), "the row is skipped"))
     return tuple(samples), tuple(problems)
 
 
@@ -129,13 +129,13 @@ def _parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is no JSON ({error})", value=text[:80], expected="JSON") from error
+        raise ConfigError(f"{name} is not valid JSON ({error})", value=text[:80], expected="JSON") from error
 
 
 def _require_fields(row: object, name: str, *required: str) -> Mapping[str, Any]:
     missing = [field for field in required if not isinstance(row, Mapping) or field not in row]
     if missing or not isinstance(row, Mapping):
-        raise SampleInvalid(f"{name}: a row without {', '.join(missing)}", value=row, expected=list(required))
+        raise SampleInvalid(f"{name}: the row lacks {', '.join(missing)}", value=row, expected=list(required))
     return row
 
 
@@ -144,9 +144,9 @@ def _parse_list(value: object, name: str, field: str) -> list[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise SampleInvalid(f"{name}: {field} are no JSON", value=value, expected="a list") from error
+            raise SampleInvalid(f"{name}: {field} is not JSON", value=value, expected="a list") from error
     if not isinstance(value, list):
-        raise SampleInvalid(f"{name}: {field} are no list", value=value, expected="a list")
+        raise SampleInvalid(f"{name}: {field} is not a list", value=value, expected="a list")
     return value
 
 
@@ -156,13 +156,13 @@ def _parse_tool(row: object, name: str) -> Tool:
     tool_name = fields.get("name", fields.get("api_name"))
     parameters = fields.get("parameters")
     if not isinstance(tool_name, str) or not isinstance(parameters, Mapping):
-        raise SampleInvalid(f"{name}: a tool that is none", value=row, expected='{"name", "parameters"}')
+        raise SampleInvalid(f"{name}: invalid tool", value=row, expected='{"name", "parameters"}')
     text = str(fields.get("description") or fields.get("api_description") or "")
     if isinstance(parameters.get("properties"), Mapping):
         return Tool(tool_name, text, dict(parameters))
     if not all(isinstance(parameter, Mapping) for parameter in parameters.values()):
         raise SampleInvalid(
-            f"{name}: a parameter that is no object", value=tool_name, expected='{"type", "description"}'
+            f"{name}: a parameter is not an object", value=tool_name, expected='{"type", "description"}'
         )
     required = fields.get("required")
     required_names = list(required) if isinstance(required, list) else []
@@ -184,7 +184,7 @@ def _parse_call(row: object, name: str) -> Call:
     tool_name = next((fields[key] for key in ("name", "tool", "api") if key in fields), None)
     arguments = fields.get("arguments", fields.get("parameters"))
     if not isinstance(tool_name, str) or not isinstance(arguments, Mapping):
-        raise SampleInvalid(f"{name}: an answer that is no call", value=row, expected='{"name", "arguments"}')
+        raise SampleInvalid(f"{name}: the answer is not a call", value=row, expected='{"name", "arguments"}')
     return Call(tool_name, dict(arguments))
 
 
@@ -196,7 +196,7 @@ def _parse_messages(query: object, name: str) -> tuple[Message, ...]:
         fields = _require_fields(entry, name, "role", "content")
         role, text = fields["role"], fields["content"]
         if role not in ("user", "agent", "assistant", "tool", "system") or not isinstance(text, str):
-            raise SampleInvalid(f"{name}: a message that is none", value=entry, expected='{"role", "content"}')
+            raise SampleInvalid(f"{name}: invalid message", value=entry, expected='{"role", "content"}')
         messages.append(_build_message(role, text))
     return tuple(messages)
 
@@ -216,7 +216,7 @@ def _build_sample(
     unknown_tools = sorted({call.name for call in calls} - {tool.name for tool in tools})
     if unknown_tools:
         raise SampleInvalid(
-            f"{name}: an answer that calls no tool of its own", value=unknown_tools, expected="tools of the row"
+            f"{name}: the answer calls an unknown tool", value=unknown_tools, expected="tools of the row"
         )
     return CallSample(name, messages, tools, calls)
 
@@ -252,7 +252,7 @@ def _parse_nexus_row(row: object, index: int, *, tools_by_key: Mapping[tuple[str
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError) as error:
-            raise SampleInvalid(f"{name}: arguments that are no JSON", value=arguments, expected="an object") from error
+            raise SampleInvalid(f"{name}: the arguments are not JSON", value=arguments, expected="an object") from error
     call = _parse_call({"name": fields["python_function_name"], "arguments": arguments}, name)
     shown_names: Sequence[Any] = _parse_list(fields["context_functions"], name, "context_functions")
     unknown_names = [
@@ -262,7 +262,7 @@ def _parse_nexus_row(row: object, index: int, *, tools_by_key: Mapping[tuple[str
     ]
     if unknown_names:
         raise SampleInvalid(
-            f"{name}: functions that are in no list", value=unknown_names, expected="functions of its set"
+            f"{name}: functions are missing from the lists", value=unknown_names, expected="functions of its set"
         )
     tools = tuple(
         tools_by_key[str(fields["dataset"]), str(function_name)]

@@ -58,9 +58,7 @@ def folder_entry(folder: Path) -> Mapping[str, object]:
         metadata = json.loads(metadata_path.read_text(encoding="utf-8-sig")) if metadata_path.is_file() else {}
         question = (folder / _QUESTION).read_text(encoding="utf-8-sig")
     except (OSError, ValueError, RecursionError) as error:
-        raise SampleInvalid(
-            "a problem that cannot be read", value=str(error)[:200], expected="text and JSON"
-        ) from error
+        raise SampleInvalid("cannot read the problem", value=str(error)[:200], expected="text and JSON") from error
     extra_fields = {name: metadata.get(name) for name in ("difficulty", "url")} if isinstance(metadata, Mapping) else {}
     return {"input_output": "", **texts, **extra_fields, "problem_id": folder.name, "question": question}
 
@@ -73,11 +71,11 @@ def parse_apps_entry(entry: Mapping[str, object]) -> tuple[str, Exchanges, tuple
     """
     question, starter = entry.get("question"), entry.get("starter_code") or ""
     if not isinstance(question, str) or not question.strip():
-        raise SampleInvalid("a row without question", value=sorted(map(str, entry)), expected="a text")
+        raise SampleInvalid("the row has no question", value=sorted(map(str, entry)), expected="a text")
     tests = _parse_tests(_parse_json(entry.get("input_output"), "input_output"))
     solutions = _parse_json(entry.get("solutions"), "solutions") or []
     if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
-        raise SampleInvalid("solutions that are no list of programs", value=str(solutions)[:80], expected="texts")
+        raise SampleInvalid("solutions is not a list of programs", value=str(solutions)[:80], expected="texts")
     request = _FUNCTION_REQUEST if tests.function or starter else _PROGRAM_REQUEST
     text = "\n\n".join(filter(None, (question.strip(), request, str(starter).strip("\n"))))
     return text, tests, tuple(solution for solution in solutions if solution.strip())
@@ -90,23 +88,25 @@ def _parse_json(value: Any, name: str) -> Any:
     try:
         return json.loads(value) if value.strip() else None
     except (ValueError, RecursionError) as error:
-        raise SampleInvalid(f"{name} that is no JSON", value=str(error)[:200], expected="JSON in a text") from error
+        raise SampleInvalid(f"{name} is not JSON", value=str(error)[:200], expected="JSON in a text") from error
 
 
 def _parse_tests(examples: Any) -> Exchanges:
     if not examples:
-        raise SampleInvalid("a problem without tests", value=examples, expected="input_output")
+        raise SampleInvalid("the problem has no tests", value=examples, expected="input_output")
     inputs, expected = (
         (examples.get("inputs"), examples.get("outputs")) if isinstance(examples, Mapping) else (None, None)
     )
     if not isinstance(inputs, list) or not isinstance(expected, list) or not inputs or len(inputs) != len(expected):
-        raise SampleInvalid("tests of another form", value=str(examples)[:80], expected="as many inputs as outputs")
+        raise SampleInvalid(
+            "tests have an unknown format", value=str(examples)[:80], expected="as many inputs as outputs"
+        )
     function = examples.get("fn_name") or ""
     if function:
         if not isinstance(function, str) or not function.isidentifier():
-            raise SampleInvalid("tests of no function", value=function, expected="its name")
+            raise SampleInvalid("tests have no function name", value=function, expected="its name")
         if not all(isinstance(arguments, list) for arguments in inputs):
-            raise SampleInvalid("inputs that are no arguments", value=str(inputs)[:80], expected="lists of them")
+            raise SampleInvalid("inputs are not lists of arguments", value=str(inputs)[:80], expected="lists of them")
         return Exchanges(tuple(inputs), tuple(expected), function)
     return Exchanges(tuple(map(_to_text, inputs)), tuple(map(_to_text, expected)))
 
@@ -117,7 +117,7 @@ def _to_text(value: Any) -> str:
         return "\n".join(map(_to_text, value))
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise SampleInvalid("an input or output that is no text", value=str(value)[:80], expected="text, or lines")
+    raise SampleInvalid("an input or output is not text", value=str(value)[:80], expected="text, or lines")
 
 
 _PASS_THESE = "The function has to pass these tests:"
@@ -177,7 +177,7 @@ def read_code(path: Path) -> tuple[tuple[CodeRow, ...], tuple[Problem, ...]]:
     files = row_files(path, "**/*")
     if not files:
         raise ConfigError(
-            "no problems here", value=str(path), expected="a file of HumanEval, MBPP or APPS, or a folder"
+            "no problems found", value=str(path), expected="a file of HumanEval, MBPP or APPS, or a folder"
         )
     return read_rows(files, read_code_row)
 
@@ -193,19 +193,19 @@ def read_code_row(entry: object, file: str, index: int) -> CodeRow:
     """Reads one row of any of the layouts.
 
     Raises:
-        SampleInvalid: no object, no known layout, no tests, or tests that cannot be read.
+        SampleInvalid: no object, no known layout, no tests, or cannot read the tests.
     """
     if isinstance(entry, SampleInvalid):
         raise entry
     if not isinstance(entry, Mapping):
-        raise SampleInvalid("a row that is no object", value=str(entry)[:80], expected="a JSON object")
+        raise SampleInvalid("the row is not an object", value=str(entry)[:80], expected="a JSON object")
     parse_entry = (
         _parse_humaneval if "entry_point" in entry else _parse_apps if "input_output" in entry else _parse_mbpp
     )
     try:
         return parse_entry(entry, file, index)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise SampleInvalid("tests that cannot be read", value=str(error), expected="Python") from error
+        raise SampleInvalid("cannot read the tests", value=str(error), expected="Python") from error
 
 
 def _parse_humaneval(entry: Mapping[str, Any], file: str, index: int) -> CodeRow:
@@ -279,14 +279,14 @@ def _get_text(entry: Mapping[str, Any], name: str, *, needed: bool = True) -> st
     value = entry.get(name) or ""
     if isinstance(value, str) and (value or not needed):
         return value
-    raise SampleInvalid(f"a row without {name}", value=sorted(map(str, entry)), expected="a text")
+    raise SampleInvalid(f"the row has no {name}", value=sorted(map(str, entry)), expected="a text")
 
 
 def _get_lines(entry: Mapping[str, Any], name: str, *, needed: bool = True) -> list[str]:
     value = entry.get(name, [])
     if isinstance(value, list) and all(isinstance(line, str) for line in value) and (value or not needed):
         return value
-    raise SampleInvalid(f"a row without {name}", value=str(value)[:80], expected="a list of lines of Python")
+    raise SampleInvalid(f"the row has no {name}", value=str(value)[:80], expected="a list of lines of Python")
 
 
 def _digest(*texts: str) -> str:

@@ -57,7 +57,9 @@ class Code(Questions):
     ) -> None:
         self._root = Path(path)
         rows, problems = read_code(self._root)
-        weak = [Problem(row.where, "its tests cannot be run", "it is no task") for row in rows if row.form == "weak"]
+        weak = [
+            Problem(row.where, "its tests cannot be run", "the row is skipped") for row in rows if row.form == "weak"
+        ]
         self.problems = (*problems, *weak)
         self.count = len(rows) + len(problems)
         self._rows = {(row.file, row.index): row for row in rows if row.form != "weak"}
@@ -78,7 +80,7 @@ class Code(Questions):
         for row in self._rows.values():
             split = split_of_path(row.file, self._root)
             if split_of_digest.setdefault(row.digest, split) != split:
-                raise ConfigError("a problem of two splits", value=row.where, expected="it in one of them")
+                raise ConfigError("the problem belongs to two splits", value=row.where, expected="a single split")
             panels[split].append(self._build_task(row, split))
         return {split: tuple(tasks) for split, tasks in panels.items()}
 
@@ -126,7 +128,9 @@ class Code(Questions):
         """Scores a response to a question of this world; raises ConfigError for any other question."""
         row = next((candidate for candidate in self._rows.values() if candidate.digest == question.answer), None)
         if row is None:
-            raise ConfigError("a question of another world", value=question.text[:80], expected="one of this world")
+            raise ConfigError(
+                "the question belongs to another world", value=question.text[:80], expected="a question of this world"
+            )
         return self.judge(response, row)
 
     def _opener(self) -> OpenSandbox:

@@ -346,7 +346,7 @@ class DataSciCode:
         """Returns the table's best pipeline as a program."""
         best = read_pipeline(self.table.best(parse_spec(self, task, self.table)[0]))
         if isinstance(best, str):
-            raise ConfigError("a table whose best is no pipeline", value=best)
+            raise ConfigError("the best entry of the table is not a pipeline", value=best)
         return [render_program(best)]
 
     def vocabulary(self) -> None:

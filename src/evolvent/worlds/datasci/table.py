@@ -113,12 +113,12 @@ def read_table(path: Path | None = None) -> Table:
         columns = [read.column(name).to_pylist() for name in ("data", "pipeline", "auc")]
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise CorruptRecord(
-            f"{path} is no table of scores: {error}",
+            f"{path} is not a table of scores: {error}",
             offset=0,
-            hint="make one: python -m evolvent.worlds.datasci.rebuild FILE",
+            hint="create one: python -m evolvent.worlds.datasci.rebuild FILE",
         ) from error
     if header.get("format") != FORMAT:
-        raise UnknownSchema("a table of scores in another format", value=header.get("format"), expected=FORMAT)
+        raise UnknownSchema("the table of scores has another format", value=header.get("format"), expected=FORMAT)
     scores: dict[str, dict[str, float]] = {name: {} for name in header["facts"]}
     for name, text, area in zip(*columns, strict=True):
         scores.setdefault(name, {})[text] = area

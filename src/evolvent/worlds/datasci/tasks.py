@@ -90,17 +90,17 @@ def parse_spec(world: World, task: Task, table: Table) -> tuple[str, str, tuple[
     name, form, hint = (task.spec.get(key) for key in ("data", "form", "hint"))
     if task.spec.get("table") != table.digest[:16]:
         raise VersionMismatch(
-            "a task of another table of scores", value=task.spec.get("table"), expected=table.digest[:16]
+            "the task belongs to another table of scores", value=task.spec.get("table"), expected=table.digest[:16]
         )
     allowed = {"data": list(table.scores), "form": [form for forms in FORMS.values() for form in forms]}
     problems = [
-        Problem(key, f"{value!r} is none", f"known: {', '.join(allowed[key])}")
+        Problem(key, f"unknown value {value!r}", f"known: {', '.join(allowed[key])}")
         for key, value in (("data", name), ("form", form))
         if value not in allowed[key]
     ]
     names = tuple(hint) if isinstance(hint, list | tuple) else ("",)
     if names not in HINTS:
-        problems.append(Problem("hint", f"{hint!r} is no hint", f"give some of {', '.join(_NAMES)}, in this order"))
+        problems.append(Problem("hint", f"unknown hint {hint!r}", f"give some of {', '.join(_NAMES)}, in this order"))
     if problems:
         raise ConfigError(problems)
     return str(name), str(form), names

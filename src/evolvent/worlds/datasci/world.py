@@ -131,9 +131,11 @@ class DataSci:
     ) -> None:
         problems = []
         if not 1 <= horizon <= _LONGEST_HORIZON:
-            problems.append(Problem("horizon", f"{horizon} tries", f"give 1 to {_LONGEST_HORIZON}"))
+            problems.append(Problem("horizon", f"got {horizon}, expected 1 to {_LONGEST_HORIZON}"))
         if not -math.inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for no pipeline", "give 0 or less"))
+            problems.append(
+                Problem("penalty", f"got a reward of {penalty} for an invalid pipeline, expected 0 or less")
+            )
         if problems:
             raise ConfigError(problems)
         self.table = read_table() if table is None else table

@@ -178,7 +178,7 @@ def parse_theory(sentences: Sequence[str]) -> Theory:
         elif rule is not None:
             rules.append(rule)
         else:
-            raise ConfigError("a sentence that states no fact and no rule", value=sentence)
+            raise ConfigError("the sentence states neither a fact nor a rule", value=sentence)
     return Theory(tuple(facts), tuple(rules))
 
 
@@ -311,7 +311,7 @@ class Deduction(Generated):
 
     def __init__(self, *, depth: int = 5, sizes: Sizes | None = None) -> None:
         if not 4 <= depth <= 15:
-            raise ConfigError([Problem("depth", f"{depth} rules in a proof", "give 4 to 15")])
+            raise ConfigError([Problem("depth", f"got {depth} rules in a proof, expected 4 to 15")])
         self.depth = depth
         kinds = 4 * depth + 8  # no proof has more; fewer words are learned sooner
         pools = {"person": PEOPLE[:12], "kind": _KINDS[:kinds], "property": _PROPERTIES}

@@ -97,7 +97,7 @@ class MiniGridBabyAI(WrappedWorld):
     def task_at_index(self, index: int) -> Task:
         """Returns the task at an index of AgentGym's BabyAI; raises ConfigError for an index below 0."""
         if type(index) is not int or index < 0:
-            raise ConfigError("no index of AgentGym's", value=index, expected="a whole number of at least 0")
+            raise ConfigError("AgentGym index out of range", value=index, expected="a whole number of at least 0")
         candidate = make_candidate(
             {"level": LEVELS[index % len(LEVELS)], "seed": index // len(LEVELS)}, LEVELS[index % len(LEVELS)]
         )
@@ -255,7 +255,7 @@ def _make_env(level: str) -> Any:
     names = (level, f"{level.removesuffix('-v0')}-v1")
     registered_name = next((name for name in names if name in gymnasium.registry), None)
     if registered_name is None:
-        raise ConfigError("this version of minigrid has no such level", value=level)
+        raise ConfigError("unknown level in this version of minigrid", value=level)
     return gymnasium.make(registered_name, disable_env_checker=True)
 
 

@@ -86,14 +86,14 @@ class ReasoningGym(WrappedWorld):
         names = (datasets,) if isinstance(datasets, str) else tuple(datasets)
         problems = common_problems()
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
-            problems.append(Problem("datasets", f"{list(names)!r}", "give different names, such as leg_counting"))
+            problems.append(Problem("datasets", f"got {list(names)!r}, expected different names such as leg_counting"))
         if config and len(names) > 1:
-            problems.append(Problem("config", "options for several datasets", "give one dataset"))
+            problems.append(Problem("config", "got options for several datasets", "use a single dataset"))
         try:
             self.config: Mapping[str, Json] = dict(config or {})
             canonical_json(self.config)
         except (TypeError, ValueError):
-            problems.append(Problem("config", f"{config!r} is no JSON", "give names and numbers, texts or lists"))
+            problems.append(Problem("config", f"got {config!r}, expected JSON names with numbers, texts or lists"))
         if problems:
             raise ConfigError(problems)
         self.datasets, self.trusted = names, trusted
@@ -110,7 +110,7 @@ class ReasoningGym(WrappedWorld):
         seed = read_number(task.spec, "seed", names=names)
         config = task.spec.get("config", {})
         if not isinstance(config, Mapping):
-            raise ConfigError([Problem("config", f"{config!r} are no options", "give names and values")])
+            raise ConfigError([Problem("config", f"got {config!r}, expected names and values")])
         return _QuestionSession(str(task.spec["dataset"]), seed, config, trusted=self.trusted)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
@@ -153,7 +153,7 @@ class _QuestionSession:
         if not self._trusted and runs_answers(factory.DATASETS[self._dataset][0]):
             raise ConfigError(
                 f"the scorer of {self._dataset} runs the answer as a program",
-                hint="choose another dataset, or give trusted=True for answers that no model wrote",
+                hint="choose another dataset, or set trusted=True for answers that no model wrote",
             )
         with boundary(ConfigError, f"the dataset {self._dataset} refuses its options", config=dict(self._config)):
             return factory.create_dataset(self._dataset, **{**self._config, "size": 1, "seed": self._seed})

@@ -41,13 +41,23 @@ from evolvent.worlds.base import Info, Reply, check_task
 from evolvent.worlds.extras.wrapped import Extra, WrappedWorld, clean_command, common_problems, read_number
 from evolvent.worlds.panel import Sizes, check_names
 
-__all__ = ["AGENTGYM_TASKS", "VARIATIONS", "Jvm", "JvmLimits", "JvmPool", "SciWorld", "find_java", "official_split"]
+__all__ = [
+    "AGENTGYM_TASKS",
+    "VARIATIONS",
+    "JavaValue",
+    "Jvm",
+    "JvmLimits",
+    "JvmPool",
+    "SciWorld",
+    "find_java",
+    "official_split",
+]
+
+JavaValue: TypeAlias = Any
+"""A text, a number, a boolean, a list of texts or None, as the called method has it."""
 
 
 _RETRY_S = 1.0
-
-
-JavaValue: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ class JvmLimits:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"{value!r} is too little", f"give at least {minimum}")
+            Problem(name, f"got {value!r}, expected at least {minimum}")
             for name, value, minimum in (
                 ("most", self.max_machines, 1),
                 ("heap_mb", self.heap_mb, 128),
@@ -162,11 +172,11 @@ class Jvm:
     def _run_call(self, method: str, call: Callable[[], Any], timeout_s: float) -> Any:
         """Runs a call with a deadline; kills the machine if the call fails or a second call is running."""
         if not self._lock.acquire(blocking=False):
-            raise EnvLost(f"{self._name}.{method}: another call to this Java machine is going on", value=self.pid)
+            raise EnvLost(f"{self._name}.{method}: another call to this Java machine is running", value=self.pid)
         is_finished = False
         try:
             if not self.is_alive:
-                raise EnvLost("the Java machine is gone", value=f"exit code {self._process.poll()}")
+                raise EnvLost("the Java machine died", value=f"exit code {self._process.poll()}")
             self._client.timeout_s = timeout_s
             with boundary(EnvLost, f"{self._name}.{method} failed", within=f"{timeout_s:g} s"):
                 answer = call()
@@ -446,7 +456,7 @@ class SciWorld(WrappedWorld):
         """
         end_indices = list(accumulate(VARIATIONS[kind] for kind in AGENTGYM_TASKS))
         if type(index) is not int or not 0 <= index < end_indices[-1]:
-            raise ConfigError("no index of AgentGym's", value=index, expected=f"0 to {end_indices[-1] - 1}")
+            raise ConfigError("AgentGym index out of range", value=index, expected=f"0 to {end_indices[-1] - 1}")
         kind_index = next(number for number, end in enumerate(end_indices) if index < end)
         return self._build_task(AGENTGYM_TASKS[kind_index], index - (end_indices[kind_index - 1] if kind_index else 0))
 
@@ -457,7 +467,7 @@ class SciWorld(WrappedWorld):
         kind, simplify = task.spec["task"], task.spec.get("simplify", "")
         problems = [] if kind in VARIATIONS else [unknown_name_problem("task", str(kind), VARIATIONS)]
         if not problems and variation >= VARIATIONS[kind]:
-            problems.append(Problem("variation", f"{variation}", f"{kind} has {VARIATIONS[kind]}, counted from 0"))
+            problems.append(Problem("variation", f"got {variation}, expected 0 to {VARIATIONS[kind] - 1} for {kind}"))
         if simplify not in ("", "easy"):
             problems.append(unknown_name_problem("simplify", str(simplify), ("easy",)))
         if problems:
@@ -507,7 +517,7 @@ def _load_task(jvm: Jvm, spec: _Spec, *, plan_s: float | None = None) -> None:
     num_variations = jvm.call("getTaskMaxVariations", spec.task)
     if num_variations != VARIATIONS[spec.task]:
         raise VersionMismatch(
-            f"this version of scienceworld has other variations of {spec.task}",
+            f"number of variations of {spec.task} differs in this version of scienceworld",
             value=num_variations,
             expected=VARIATIONS[spec.task],
         )
@@ -537,7 +547,7 @@ class _LabSession:
     def act(self, action: str) -> Reply:
         jvm = self._jvm
         if jvm is None:  # closed by another thread, as a driver does with an episode that took too long
-            raise SessionGone("a step of an episode that was closed", value=action, expected="reset() first")
+            raise SessionGone("step was called after the episode was closed", value=action, expected="reset() first")
         line = clean_command(action, max_length=_MAX_ACTION_LENGTH)
         observation = _UNKNOWN if line is None else jvm.call("step", line)
         score_before, self._score = self._score, round(100 * jvm.call("getScore"))

@@ -109,7 +109,7 @@ class TextArena(WrappedWorld):
         names = SOLO if games is None else (games,) if isinstance(games, str) else tuple(games)
         problems = common_problems(horizon=horizon, penalty=penalty)
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
-            problems.append(Problem("games", f"{list(names)!r}", "give different names, such as FrozenLake-v0"))
+            problems.append(Problem("games", f"got {list(names)!r}, expected different names such as FrozenLake-v0"))
         if problems:
             raise ConfigError(problems)
         self.games, self.horizon, self.downloads = names, horizon, downloads
@@ -233,10 +233,11 @@ def _make_game(game: str, *, downloads: bool) -> Any:
     source = "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.rglob("*.py")))
     if not downloads and any(word in source for word in _NETWORK_MARKS):
         raise ConfigError(
-            f"the game {game} fetches word lists or asks a model over the network", hint="allow it with downloads=True"
+            f"the game {game} fetches word lists or asks a model over the network",
+            hint="set downloads=True to allow it",
         )
     if "SinglePlayerState" not in source:
-        raise ConfigError(f"the game {game} is for several players", hint="choose one for a single player")
+        raise ConfigError(f"the game {game} needs several players", hint="choose a single-player game")
     with boundary(EnvLost, f"TextArena cannot load the game {game}"):
         env = package.make(game)
     while isinstance(env, package.Wrapper):

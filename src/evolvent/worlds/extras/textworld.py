@@ -148,10 +148,10 @@ class TextGames(WrappedWorld):
         """
         name = task.spec.get("game")
         if not isinstance(name, str) or set(task.spec) != {"game", "sha256"}:
-            raise ConfigError("not a task of a game", value=sorted(task.spec), expected="game and sha256")
+            raise ConfigError("the task does not name a game", value=sorted(task.spec), expected="game and sha256")
         file = safe_join(self.folder, name)
         if not file.is_file() or not _GAME_SUFFIX.fullmatch(file.suffix):
-            raise ConfigError("no such game in this folder", value=name, hint=f"the folder is {self.folder}")
+            raise ConfigError("game not found", value=name, hint=f"the folder is {self.folder}")
         if self._digest(name) != task.spec["sha256"]:
             raise VersionMismatch(f"another version of the game {name}", value=task.spec["sha256"])
         return file
@@ -184,13 +184,13 @@ def _check_story(name: str, story: bytes) -> None:
     neither.
     """
     if len(story) < _HEADER_SIZE or not 3 <= story[0] <= 8:
-        raise CorruptRecord(f"{name} is no game for the Z-machine", offset=0, value=story[:4].hex())
+        raise CorruptRecord(f"{name} is not a Z-machine game", offset=0, value=story[:4].hex())
     word_size = 2 if story[0] == 3 else 4 if story[0] <= 5 else 8
     length = word_size * int.from_bytes(story[26:28], "big")
     if length > len(story):
-        raise CorruptRecord(f"the game {name} is cut short", offset=len(story), value=f"{len(story)} of {length} bytes")
+        raise CorruptRecord(f"the game {name} is truncated", offset=len(story), value=f"{len(story)} of {length} bytes")
     if length and sum(story[_HEADER_SIZE:length]) % 65536 != int.from_bytes(story[28:30], "big"):
-        raise CorruptRecord(f"the game {name} has another checksum than its header says", offset=28)
+        raise CorruptRecord(f"the checksum of the game {name} does not match its header", offset=28)
 
 
 def _folder_split(name: str) -> str | None:
@@ -305,7 +305,7 @@ def make_games(
     """
     sizes = {"number": number, "rooms": rooms, "objects": objects, "steps": steps}
     problems = [
-        Problem(name, f"{value!r}", "give a whole number of at least 1")
+        Problem(name, f"got {value!r}, expected a whole number of at least 1")
         for name, value in sizes.items()
         if type(value) is not int or value < 1
     ]

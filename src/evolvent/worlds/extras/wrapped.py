@@ -206,9 +206,9 @@ def common_problems(*, horizon: int | None = None, penalty: float = 0.0) -> list
     """Lists the problems of the options that all these worlds have."""
     problems = []
     if horizon is not None and (type(horizon) is not int or horizon < 1):
-        problems.append(Problem("horizon", f"a horizon of {horizon!r} steps", "give a whole number of at least 1"))
+        problems.append(Problem("horizon", f"got {horizon!r} steps, expected a whole number of at least 1"))
     if not -math.inf < penalty <= 0:
-        problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+        problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
     return problems
 
 
@@ -245,10 +245,10 @@ def widen_sizes(sizes: Sizes | None, kinds: int) -> Sizes:
 def read_number(spec: JsonObject, name: str, *, names: Sequence[str]) -> int:
     """Reads a whole number of at least 0 from a spec with exactly these names; raises ConfigError with all problems."""
     problems = [Problem(str(key), "unknown", f"known: {', '.join(names)}") for key in spec if key not in names]
-    problems += [Problem(key, "missing", "give it") for key in names if key not in spec]
+    problems += [Problem(key, "is missing") for key in names if key not in spec]
     value = spec.get(name)
     if name in spec and (type(value) is not int or value < 0):
-        problems.append(Problem(name, f"{value!r} is no number", "give a whole number of at least 0"))
+        problems.append(Problem(name, f"got {value!r}, expected a whole number of at least 0"))
     if problems:
         raise ConfigError(problems)
     return int(spec[name])

@@ -124,7 +124,7 @@ def _draw_rounds(
             return draw_shape(shape, pool, rng, state=State(int(rng.integers(2**62))), split=split, is_long=is_long)
         except InvalidAction:
             continue
-    raise ConfigError("no calls of these tools succeed", value=shape, expected="a larger pool")
+    raise ConfigError("no call of these tools succeeds", value=shape, expected="a larger pool")
 
 
 def _draw_single_round(
@@ -161,7 +161,11 @@ def _draw_conversation(
             follow_ups.setdefault(entry.noun, []).append(entry)
     starts = [entry for entry in pool if entry.starts_conversation and entry.noun in follow_ups]
     if not starts:
-        raise ConfigError("no tool whose result another one can use", value=len(pool), expected="find and cancel, say")
+        raise ConfigError(
+            "no tool produces a result that another tool can use",
+            value=len(pool),
+            expected="for example find and cancel",
+        )
     first_entry = pick(rng, starts)
     needed = [first_entry, pick(rng, follow_ups[first_entry.noun])]
     if rng.integers(2):

@@ -64,9 +64,11 @@ class Slot:
     def __post_init__(self) -> None:
         problems = []
         if self.kind != "boolean" and any(phrase.count("{}") != 1 for phrase in self.phrases):
-            problems.append(Problem(self.name, f"phrases {self.phrases}", "give each one place for the value"))
+            problems.append(
+                Problem(self.name, f"got the phrases {self.phrases}", "give each phrase one place for the value")
+            )
         if not self.phrases or not (self.values or self.parts or (self.kind == "boolean" and self.false_phrases)):
-            problems.append(Problem(self.name, "a slot that cannot be drawn or said", "give phrases and values"))
+            problems.append(Problem(self.name, "the slot has no phrases or values", "add phrases and values"))
         if problems:
             raise ConfigError(problems)
 

@@ -101,12 +101,12 @@ def parse_spec(spec: JsonObject) -> CallConversation:
         ConfigError: a part is missing or malformed, or a call uses a tool that is not offered.
     """
     problems = [
-        Problem(field, f"{spec.get(field)!r} is no list", "give a list")
+        Problem(field, f"got {spec.get(field)!r}, expected a list")
         for field in _FIELDS
         if not isinstance(spec.get(field), list)
     ]
     if not problems and not spec["rounds"]:
-        problems.append(Problem("rounds", "nobody is to answer", "give at least one round"))
+        problems.append(Problem("rounds", "got no rounds, expected at least one"))
     if problems:
         raise ConfigError(problems)
     try:
@@ -116,15 +116,13 @@ def parse_spec(spec: JsonObject) -> CallConversation:
         for tool in tools:
             json_schema(tool.parameters)
     except SampleInvalid as error:
-        raise ConfigError(
-            "a conversation that cannot be played", value=str(error), expected="messages, tools and rounds"
-        ) from error
+        raise ConfigError("invalid conversation", value=str(error), expected="messages, tools and rounds") from error
     names = {tool.name for tool in tools}
-    problems = [Problem("tools", f"{len(tools)} tools have {len(names)} names", "give each its own")] * (
+    problems = [Problem("tools", f"{len(tools)} tools have {len(names)} names", "use unique names")] * (
         len(names) < len(tools)
     )
     problems += [
-        Problem("rounds", f"a call of {call.name!r}, which is not offered", "offer it")
+        Problem("rounds", f"calls {call.name!r}, which is not offered", "add the tool to the list")
         for turn in turns
         for call in turn.calls
         if call.name not in names
@@ -137,7 +135,7 @@ def parse_spec(spec: JsonObject) -> CallConversation:
 def _parse_turn(row: Any) -> Turn:
     calls, messages_after = (row.get(name, []) if isinstance(row, Mapping) else None for name in ("calls", "then"))
     if not isinstance(calls, list) or not isinstance(messages_after, list):
-        raise SampleInvalid("a round that is none", value=row, expected='{"calls": [...], "then": [...]}')
+        raise SampleInvalid("invalid round", value=row, expected='{"calls": [...], "then": [...]}')
     return Turn(tuple(map(_parse_call, calls)), tuple(map(Message.of_openai, messages_after)))
 
 
@@ -179,7 +177,7 @@ def build_sample(task: Task, turn: int = -1) -> CallSample:
     """
     talk = parse_spec(task.spec)
     if not -len(talk.turns) <= turn < len(talk.turns):
-        raise ConfigError("a turn that the task does not have", value=turn, expected=f"below {len(talk.turns)}")
+        raise ConfigError("turn out of range", value=turn, expected=f"below {len(talk.turns)}")
     index = turn % len(talk.turns)
     messages = list(talk.messages)
     for past_turn in talk.turns[:index]:

@@ -271,7 +271,9 @@ def call_samples(
     shapes = _SHAPES_BY_TIER[tier] if kinds is None else tuple(kinds)
     problems = [unknown_name_problem("kind", shape, SHAPES) for shape in shapes if shape not in SHAPES]
     if count < 0 or not shapes:
-        problems.append(Problem("count", f"{count} samples of {len(shapes)} kinds", "give at least 0, and a kind"))
+        problems.append(
+            Problem("count", f"got {count} samples of {len(shapes)} kinds, expected at least 0 samples and one kind")
+        )
     if not select_entries(split, is_unseen=tier == "combo"):
         problems.append(Problem("tier", f"{split!r} has no tools of {tier!r}", "use dev or test"))
     if problems:
@@ -344,7 +346,7 @@ class Functions:
     def __init__(self, form: CallForm = "words", *, penalty: float = 0.0, sizes: Sizes | None = None) -> None:
         problems = [unknown_name_problem("form", form, FORMS)] if form not in FORMS else []
         if not -inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.form, self.penalty, self._sizes = form, penalty, sizes or Sizes()

@@ -232,7 +232,7 @@ def draw_level(name: str, seed: int) -> dict[str, Json]:
         except DrawRejected:
             continue
         return _build_spec(level, house, text)
-    raise ConfigError(f"no episode of {full_name!r} with this seed", value=seed, hint="give another seed")
+    raise ConfigError(f"level {full_name!r} has no episode for this seed", value=seed, hint="use another seed")
 
 
 def _reject_trivial_put(board: Board, text: str) -> None:

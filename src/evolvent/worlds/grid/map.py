@@ -165,7 +165,7 @@ class Board:
         """Returns the object of a code; raises ConfigError for a code without an object."""
         grid_object = self.objects[code] if code < len(self.objects) else None
         if grid_object is None:
-            raise ConfigError("a code that is no thing", value=code)
+            raise ConfigError("unknown object code", value=code)
         return grid_object
 
 
@@ -260,7 +260,7 @@ def _build_board(rows: tuple[str, ...], inside: tuple[tuple[tuple[int, int], str
         box = objects[codes.get(position, 0)]
         if box is None or box.type != BOX or not _is_portable(text):
             problems.append(
-                Problem("inside", f"{text!r} in the box at {position}", "give a box's place and a key or ball")
+                Problem("inside", f"got {text!r} in the box at {position}", "give a box's place and a key or ball")
             )
         else:
             inside_codes[codes[position]] = _add_object(objects, text)
@@ -301,10 +301,10 @@ def _find_problems(rows: Sequence[str]) -> list[Problem]:
     """Lists the problems of the rows of a map."""
     texts = [row for row in rows if isinstance(row, str)]
     if len(texts) < len(rows) or len(rows) < 3 or len({len(row) for row in texts}) != 1:
-        return [Problem("map", "no rectangle of text", "give at least three rows of the same length")]
+        return [Problem("map", "the rows do not form a rectangle", "use at least three rows of the same length")]
     if len(texts[0]) % 2 or not 6 <= len(texts[0]) <= 2 * _MAX_SIDE or len(rows) > _MAX_SIDE:
         size = f"{len(rows)} rows of {len(texts[0])} characters"
-        return [Problem("map", size, f"two characters a cell, 3 to {_MAX_SIDE} cells a side")]
+        return [Problem("map", size, f"use two characters per cell and 3 to {_MAX_SIDE} cells per side")]
     cells = [[row[x : x + 2] for x in range(0, len(row), 2)] for row in texts]
     flat = [text for row in cells for text in row]
     unknown_texts = sorted(
@@ -314,15 +314,15 @@ def _find_problems(rows: Sequence[str]) -> list[Problem]:
             if text not in _CELLS_WITHOUT_COLOUR and text not in _AGENT_DIRECTIONS and not _is_object(text)
         }
     )
-    problems = [Problem("map", f"{text!r} is no cell", "see evolvent.worlds.grid.map") for text in unknown_texts[:5]]
+    problems = [Problem("map", f"unknown cell {text!r}", "see evolvent.worlds.grid.map") for text in unknown_texts[:5]]
     agents = sum(text in _AGENT_DIRECTIONS for text in flat)
     if agents != 1:
-        problems.append(Problem("map", f"{agents} agents", "give one"))
+        problems.append(Problem("map", f"got {agents} agents, expected one"))
     if sum(_is_object(text) for text in flat) > _MAX_OBJECTS:
-        problems.append(Problem("map", "too many things", f"at most {_MAX_OBJECTS}"))
+        problems.append(Problem("map", "too many objects", f"at most {_MAX_OBJECTS}"))
     edge = [*cells[0], *cells[-1], *(row[0] for row in cells), *(row[-1] for row in cells)]
     if any(text != "##" and not (_is_object(text) and text[1] in "ocl") for text in edge):
-        problems.append(Problem("map", "open at its edge", "only walls and doors can be there"))
+        problems.append(Problem("map", "the edge is open", "put only walls and doors there"))
     return problems
 
 

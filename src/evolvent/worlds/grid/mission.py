@@ -99,12 +99,12 @@ def read_mission(text: object, board: Board, *, num_strict_stages: int = 0) -> M
         ConfigError: the text is not a mission, or mentions an object that does not exist.
     """
     if not isinstance(text, str):
-        raise ConfigError("a mission that is no text", value=text, expected=_EXPECTED)
+        raise ConfigError("the mission is not text", value=text, expected=_EXPECTED)
     parts = text.split(", then ")
     if len(parts) == 1:
         parts = text.split(" after you ")[::-1]
     if len(parts) > 2:
-        raise ConfigError("a mission of more than two stages", value=text, expected=_EXPECTED)
+        raise ConfigError("the mission has more than two stages", value=text, expected=_EXPECTED)
     return Mission(
         text,
         tuple(tuple(_parse_atom(part, board) for part in stage.split(" and ")) for stage in parts),
@@ -115,19 +115,19 @@ def read_mission(text: object, board: Board, *, num_strict_stages: int = 0) -> M
 def _parse_atom(text: str, board: Board) -> Atom:
     match = _ATOM.fullmatch(text)
     if match is None:
-        raise ConfigError("not a mission", value=text, expected=_EXPECTED)
+        raise ConfigError("invalid mission", value=text, expected=_EXPECTED)
     verb, *groups = match.groups()
     target_codes = [
         find_codes(board, *groups[group_index : group_index + 2], side=groups[group_index + 2])
         for group_index in ((0,) if verb else (3, 6))
     ]
     if not all(target_codes):
-        raise ConfigError("a mission about something that is not on the map", value=text)
+        raise ConfigError("the mission names an object that is not on the map", value=text)
     kinds = [groups[group_index + 1] for group_index in ((0,) if verb else (3, 6))]
     if verb == OPEN_DOOR and kinds[0] != DOOR:
-        raise ConfigError("only doors can be opened by a mission", value=text, expected="open the red door")
+        raise ConfigError("a mission can open only doors", value=text, expected="open the red door")
     if (verb in (PICK, None) and kinds[0] in (DOOR, "goal")) or (verb == PICK and not target_codes[0]):
-        raise ConfigError("only keys, balls and boxes can be carried", value=text, expected="pick up the red ball")
+        raise ConfigError("the agent can carry only keys, balls and boxes", value=text, expected="pick up the red ball")
     return Atom(verb or PUT, target_codes[0], target_codes[1] if not verb else frozenset())
 
 

@@ -37,16 +37,16 @@ def build_scene(spec: JsonObject, *, short_text: bool = True) -> Scene:
     rows, inside = spec.get("map"), spec.get("inside", [])
     problems = [Problem(str(name), "unknown", f"known: {', '.join(_FIELDS)}") for name in spec if name not in _FIELDS]
     problems += [
-        Problem(name, f"{spec[name]!r} is no such number", "give a whole number of at least 1")
+        Problem(name, f"got {spec[name]!r}, expected a whole number of at least 1")
         for name in ("tries", "moves", "strict")
         if name in spec and (type(spec[name]) is not int or spec[name] < 1)
     ]
     if not isinstance(rows, list):
-        problems.append(Problem("map", f"{rows!r} is no map", "give a list of rows"))
+        problems.append(Problem("map", f"got {rows!r}, expected a list of rows"))
     if not isinstance(spec.get("mission"), str):
-        problems.append(Problem("mission", f"{spec.get('mission')!r} is no mission", "give a sentence"))
+        problems.append(Problem("mission", f"got {spec.get('mission')!r}, expected a sentence"))
     if not isinstance(inside, list) or not all(_is_filling(filling) for filling in inside):
-        problems.append(Problem("inside", f"{inside!r} fills no boxes", "give a list of [column, row, 'rk']"))
+        problems.append(Problem("inside", f"got {inside!r}, expected a list of [column, row, 'rk']"))
     if problems:
         raise ConfigError(problems)
     board = read_map(spec["map"], inside={(x, y): text for x, y, text in inside}, hold=spec.get("hold"))

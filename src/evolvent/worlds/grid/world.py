@@ -101,7 +101,9 @@ class GridEnv:
 
     def step(self, action: Value) -> Reply:
         if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         scene, turn = self._scene, self._turn
         name = action if isinstance(action, str) and action in turn.actions else parse_action(turn, str(action))
         if name is None:
@@ -214,9 +216,9 @@ class GridWorld:
         if text not in ("short", "babyai"):
             problems.append(Problem("text", f"unknown text {text!r}", "give 'short' or 'babyai'"))
         if horizon < 1:
-            problems.append(Problem("horizon", f"a horizon of {horizon} actions", "give at least 1"))
+            problems.append(Problem("horizon", f"got {horizon} actions, expected at least 1"))
         if not -math.inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.name = "babyai" if self.levels else "gridworld"
@@ -245,7 +247,7 @@ class GridWorld:
             ConfigError: this world is not a level of BabyAI, or the index is below 0.
         """
         if not self.levels or index < 0:
-            raise ConfigError("no index of AgentGym's", value=index, hint="give 0 or more to GridWorld('babyai')")
+            raise ConfigError("AgentGym index out of range", value=index, hint="give 0 or more to GridWorld('babyai')")
         candidate = _candidate(LEVELS[index % len(LEVELS)], index // len(LEVELS))
         return Task(
             self.name, self.version, candidate.spec, candidate.kind, candidate.tier, choose_split(self.name, candidate)
@@ -297,7 +299,7 @@ class GridWorld:
         """
         self._check(task)
         if "level" in task.spec:
-            raise ConfigError("the colours of a level are part of it", value=task.id, hint="use the embedded tasks")
+            raise ConfigError("colors of a level cannot change", value=task.id, hint="use embedded tasks")
         return Task(task.world, task.version, recolor_spec(task.spec, rng), task.kind, task.tier, task.split)
 
     def vocabulary(self) -> Sequence[str]:
@@ -332,10 +334,10 @@ def _map_spec(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     if "level" not in spec:
         return spec
     level, seed = spec["level"], spec.get("seed")
-    problems = [] if isinstance(level, str) else [Problem("level", f"{level!r} is no name", "give that of a level")]
+    problems = [] if isinstance(level, str) else [Problem("level", f"got {level!r}, expected the name of a level")]
     if not isinstance(seed, int) or isinstance(seed, bool):
         seed = -1
-        problems.append(Problem("seed", f"{spec.get('seed')!r} is no whole number", "give one"))
+        problems.append(Problem("seed", f"got {spec.get('seed')!r}, expected a whole number"))
     problems += [Problem(str(name), "unknown", "known: level, seed") for name in spec if name not in ("level", "seed")]
     if problems:
         raise ConfigError(problems)

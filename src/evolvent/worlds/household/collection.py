@@ -48,7 +48,7 @@ class Collection:
         self._world, self._dialect, self._sizes = world, dialect, sizes
         names = find_games(self.folder)
         if not names:
-            raise ConfigError("no game files in this folder", value=str(folder), hint="run alfworld-download")
+            raise ConfigError("folder without game files", value=str(folder), hint="run alfworld-download")
         panel_names = {name: _panel_of_path(name) for name in names}
         has_official_folders = all(panel_names.values())
         tiers = (
@@ -101,10 +101,12 @@ class Collection:
         """
         name = task.spec.get("game")
         if not isinstance(name, str) or set(task.spec) != {"dialect", "game", "sha256"}:
-            raise ConfigError("not a task of a game file", value=sorted(task.spec), expected="dialect, game, sha256")
+            raise ConfigError(
+                "the task does not name a game file", value=sorted(task.spec), expected="dialect, game, sha256"
+            )
         file = safe_join(self.folder, name)
         if not file.is_file():
-            raise ConfigError("no such game in this folder", value=name, hint=f"the folder is {self.folder}")
+            raise ConfigError("game not found", value=name, hint=f"the folder is {self.folder}")
         if self._digest(name) != task.spec["sha256"]:
             raise VersionMismatch(
                 f"another version of the game {name}", value=task.spec["sha256"], expected=self._digest(name)

@@ -223,7 +223,7 @@ class Game:
             }
             self.start = self._build_start(layout, number)
         except KeyError as error:
-            raise ConfigError("a fact about something that is not there", value=error.args[0]) from error
+            raise ConfigError("a fact names an unknown object", value=error.args[0]) from error
         self.here = tuple(
             tuple(receptacle for receptacle, receptacle_place in enumerate(self.place) if receptacle_place == location)
             for location in range(len(self.place_ids))

@@ -90,14 +90,14 @@ def parse_problem(text: str) -> tuple[Layout, Goal]:
     """
     tree = _parse_tree(text)
     if tree[:1] != ["define"]:
-        raise ConfigError("not a planning problem", value=text[:80], expected="(define (problem ...) ...)")
+        raise ConfigError("the text is not a planning problem", value=text[:80], expected="(define (problem ...) ...)")
     parts = {part[0]: part[1:] for part in tree[1:] if isinstance(part, list) and part and isinstance(part[0], str)}
     missing = [name for name in (":objects", ":init", ":goal") if name not in parts]
     if missing:
-        raise ConfigError("a problem with parts missing", value=sorted(parts), expected=", ".join(missing))
+        raise ConfigError("the problem lacks parts", value=sorted(parts), expected=", ".join(missing))
     layout = _build_layout(_parse_declarations(parts[":objects"]), parts[":init"])
     if not layout.receptacles or not layout.start:
-        raise ConfigError("a problem without receptacles or without the agent's place", value=text[:80])
+        raise ConfigError("the problem has no receptacles or no agent location", value=text[:80])
     return layout, _match_goal(parts[":goal"])
 
 
@@ -115,9 +115,9 @@ def _parse_tree(text: str) -> list[_Tree]:
             stack[-1].append(token.lower())
         if len(stack) > _MAX_DEPTH or stack[0][:1] == [")"] or (token == ")" and len(stack[0]) > 1):
             line = text.count("\n", 0, match.start()) + 1
-            raise ConfigError("brackets that do not match", value=f"line {line}", expected="one (define ...)")
+            raise ConfigError("brackets do not match", value=f"line {line}", expected="a single (define ...)")
     if len(stack) != 1 or not stack[0] or not isinstance(stack[0][0], list):
-        raise ConfigError("brackets that do not close", value=text[-80:], expected="one (define ...)")
+        raise ConfigError("brackets are not closed", value=text[-80:], expected="a single (define ...)")
     return stack[0][0]
 
 
@@ -143,7 +143,7 @@ def _build_layout(kinds: Mapping[str, str], facts: Sequence[_Tree]) -> Layout:
         name, *arguments = map(str, fact)
         for argument in arguments:
             if argument not in kinds:
-                raise ConfigError("a fact about something that is not declared", value=_render_tree(fact))
+                raise ConfigError("a fact names an undeclared object", value=_render_tree(fact))
             if kinds[argument] in ("receptacle", "object"):
                 (layout.receptacles if kinds[argument] == "receptacle" else layout.objects).setdefault(argument, "")
         if len(arguments) == 2:
@@ -187,7 +187,7 @@ def _match_goal(conditions: Sequence[_Tree]) -> Goal:
         for names in _match_tree(_parse_tree(text), conditions[0], {}) if len(conditions) == 1 else ():
             if len(set(names.values())) == len(names):
                 return Goal(family, names["o"].removesuffix("type"), names["r"].removesuffix("type"))
-    raise ConfigError("a goal that is none of the six families", value=_render_tree(list(conditions)))
+    raise ConfigError("the goal does not belong to one of the six families", value=_render_tree(list(conditions)))
 
 
 def _match_tree(form: _Tree, tree: _Tree, names: dict[str, str]) -> Iterator[dict[str, str]]:
@@ -336,7 +336,7 @@ def read_official_texts(source: str | Path | None = None) -> OfficialTexts:
         return OfficialTexts(domain.read_text(encoding="utf-8"), grammar.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            "no texts of alfworld here",
+            "texts of alfworld not found",
             value=f"{path} ({type(error).__name__})",
             expected="a game file, or a folder with alfred.pddl and alfred.twl2",
         ) from error
@@ -360,20 +360,24 @@ def read_game(path: str | Path) -> Game:
     file = file / GAME_FILE if file.is_dir() else file
     try:
         if file.stat().st_size > _MAX_FILE_BYTES:
-            raise ConfigError(f"a file of more than {_MAX_FILE_BYTES} bytes", value=file.stat().st_size)
+            raise ConfigError(f"the file is larger than {_MAX_FILE_BYTES} bytes", value=file.stat().st_size)
         record = json.loads(file.read_bytes())
         game = _parse_game(record)
     except (OSError, ValueError, RecursionError, ConfigError) as error:
         offset = error.pos if isinstance(error, json.JSONDecodeError) else 0
-        raise CorruptRecord(f"{file} is no game: {error}", offset=offset, hint="remove it or get it again") from error
+        raise CorruptRecord(
+            f"{file} is not a game: {error}", offset=offset, hint="remove it, or download it again"
+        ) from error
     if record.get("solvable", True) is not True or not plan(game):
-        raise CorruptRecord(f"{file} cannot be solved", offset=0, value=game.task, hint="remove it or get it again")
+        raise CorruptRecord(
+            f"{file} cannot be solved", offset=0, value=game.task, hint="remove it, or download it again"
+        )
     return game
 
 
 def _parse_game(record: Any) -> Game:
     if not isinstance(record, Mapping) or not isinstance(record.get("pddl_problem"), str):
-        raise ConfigError("no pddl_problem in it", value=type(record).__name__)
+        raise ConfigError("pddl_problem is missing", value=type(record).__name__)
     layout, goal = parse_problem(record["pddl_problem"])
     match = _TASK.search(str(record.get("grammar", "")))
     task = match[1] if match and match[1] != _UNKNOWN_TASK else goal.describe()
@@ -390,7 +394,9 @@ def find_games(folder: str | Path) -> tuple[str, ...]:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise ConfigError("no such folder of games", value=str(folder), hint=f"it should hold {GAME_FILE} files")
+        raise ConfigError(
+            "folder of games not found", value=str(folder), hint=f"pass a folder that holds {GAME_FILE} files"
+        )
     names = (file.relative_to(root).as_posix() for file in root.rglob(GAME_FILE))
     return tuple(sorted(name for name in names if not any(word in name for word in _SKIPPED_WORDS)))
 
@@ -427,7 +433,7 @@ def write_game(folder: str | Path, layout: Layout, goal: Goal, *, task: str, tex
     """
     grammar = texts.grammar.replace(_UNKNOWN_TASK, task)
     if _task_sentence(task) not in grammar:
-        raise ConfigError("a grammar without a task", value=texts.grammar[:80], expected=_task_sentence(_UNKNOWN_TASK))
+        raise ConfigError("the grammar has no task", value=texts.grammar[:80], expected=_task_sentence(_UNKNOWN_TASK))
     file = Path(folder) / GAME_FILE
     problem = render_problem(layout, goal, name="household", spelling=SPELLING)
     record = {"pddl_domain": texts.domain, "grammar": grammar, "pddl_problem": problem, "solvable": True}

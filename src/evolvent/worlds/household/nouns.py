@@ -189,13 +189,15 @@ class HouseholdNouns:
         problems = []
         if tier is None:
             known_nouns = ", ".join(name for nouns_of_tier in NOUNS.values() for name in nouns_of_tier)
-            problems.append(Problem("noun", f"{noun!r} is no noun of this world", f"known: {known_nouns}"))
+            problems.append(Problem("noun", f"unknown noun {noun!r}", f"known: {known_nouns}"))
         elif not isinstance(goal_words, list | tuple) or tuple(goal_words) not in goals:
-            problems.append(Problem("goal", f"{goal_words!r} is no goal for {noun!r}", "a family, a thing, a target"))
+            problems.append(
+                Problem("goal", f"invalid goal {goal_words!r} for {noun!r}", "use a family, an object and a target")
+            )
         if type(seed) is not int:
-            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+            problems.append(Problem("seed", f"got {seed!r}, expected a whole number"))
         if size != self.size:
-            problems.append(Problem("size", f"{size!r} is not the size of this world", f"give {self.size!r}"))
+            problems.append(Problem("size", f"got {size!r}, expected {self.size!r}, the size of this world"))
         if problems:
             raise ConfigError(problems)
         return Goal(*task.spec["goal"]), str(noun), task.spec["seed"]

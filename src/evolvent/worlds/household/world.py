@@ -73,9 +73,9 @@ class HouseholdWorld:
         if size not in _ROOM_SIZES:
             problems.append(unknown_name_problem("size", str(size), _ROOM_SIZES))
         if horizon is not None and horizon < 1:
-            problems.append(Problem("horizon", f"a horizon of {horizon} steps", "give at least 1"))
+            problems.append(Problem("horizon", f"got {horizon} steps, expected at least 1"))
         if not -math.inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.dialect, self.size, self.penalty = DIALECTS[dialect], size, penalty
@@ -183,7 +183,7 @@ class HouseholdWorld:
             NoSpace, StoreUnavailable: the folder cannot be written to.
         """
         if self.collection is not None:
-            raise ConfigError("a task that is a game file already", value=task.spec.get("game"))
+            raise ConfigError("the task is already a game file", value=task.spec.get("game"))
         goal, seed, size = self._parse_spec(task)
         layout, wording = draw_layout(goal, seed, size=size)
         return write_game(folder, layout, goal, task=goal.describe(wording), texts=texts)
@@ -220,7 +220,7 @@ class HouseholdWorld:
         check_task(self, task)
         if task.spec.get("dialect") != self.dialect.name:
             raise VersionMismatch(
-                "a task in another dialect", value=task.spec.get("dialect"), expected=self.dialect.name
+                "the task uses another dialect", value=task.spec.get("dialect"), expected=self.dialect.name
             )
         if self.collection is not None:
             return self.collection.load_game(task)
@@ -244,11 +244,11 @@ class HouseholdWorld:
             or not all(isinstance(word, str) for word in goal_words)
             or not rooms_for(Goal(*goal_words))
         ):
-            problems.append(Problem("goal", f"{goal!r} is no goal of any room", "give a family, an object, a target"))
+            problems.append(Problem("goal", f"invalid goal {goal!r}", "use a family, an object and a target"))
         if type(seed) is not int:
-            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+            problems.append(Problem("seed", f"got {seed!r}, expected a whole number"))
         if not isinstance(size, str) or size not in SIZES:
-            problems.append(Problem("size", f"{size!r} is no size of rooms", f"known: {', '.join(SIZES)}"))
+            problems.append(Problem("size", f"unknown room size {size!r}", f"known: {', '.join(SIZES)}"))
         if problems:
             raise ConfigError(problems)
         return Goal(*goal_words), int(str(seed)), str(size)

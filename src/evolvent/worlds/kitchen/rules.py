@@ -47,7 +47,7 @@ class Rewards:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"a reward of {value}", f"give {sign}")
+            Problem(name, f"got a reward of {value}, expected {sign}")
             for name, value, has_right_sign, sign in (
                 ("subtask", self.subtask, self.subtask >= 0, "0 or more"),
                 ("right", self.right, self.right > 0, "more than 0"),

@@ -419,9 +419,9 @@ class Kitchen:
         if level not in LEVELS:
             problems.append(unknown_name_problem("level", str(level), LEVELS))
         if horizon is not None and horizon < 1:
-            problems.append(Problem("horizon", f"a horizon of {horizon} steps", "give at least 1"))
+            problems.append(Problem("horizon", f"got {horizon} steps, expected at least 1"))
         if not -math.inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.form, self.level, self.penalty = form, level, penalty
@@ -507,9 +507,9 @@ class Kitchen:
         unknown_food = any(food >= LEVELS[self.level].num_foods for food in foods)
         if not 1 <= len(parts) <= _MAX_PARTS or len(foods) < len(parts) or unknown_food:
             hint = f"give 1 to {_MAX_PARTS} parts of different foods, for example 'chopped tomato'"
-            problems.append(Problem("order", f"{order_spec!r} is no order", hint))
+            problems.append(Problem("order", f"invalid order {order_spec!r}", hint))
         if type(seed) is not int:
-            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+            problems.append(Problem("seed", f"got {seed!r}, expected a whole number"))
         if problems:
             raise ConfigError(problems)
         return order, task.spec["seed"]

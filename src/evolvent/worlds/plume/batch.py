@@ -66,7 +66,9 @@ class PlumeBatch:
         self.horizon = preset.horizon if horizon is None else horizon
         self.sensor = preset.sensor
         if size < 1 or self.horizon < 1:
-            raise ConfigError("a batch without episodes or steps", value=(size, self.horizon), expected="1 or more")
+            raise ConfigError(
+                "number of episodes or steps out of range", value=(size, self.horizon), expected="1 or more"
+            )
         self._field = field
         self._offsets = move_offsets(preset.moves, preset.step)
         low, high = zip(*preset.area, strict=True)
@@ -96,7 +98,9 @@ class PlumeBatch:
         """
         seeds = [0] * len(rows) if seeds is None else seeds
         if not len(rows) == len(tasks) == len(seeds):
-            raise BatchMismatch("a task and a seed for each row", value=(len(tasks), len(seeds)), expected=len(rows))
+            raise BatchMismatch(
+                "number of tasks or seeds does not match the rows", value=(len(tasks), len(seeds)), expected=len(rows)
+            )
         for row, task, seed in zip(rows, tasks, seeds, strict=True):
             source, self.priors[row] = parse_spec(self.preset, task.spec)
             rng = sample_rng("plume noise", task.id, seed)
@@ -117,15 +121,17 @@ class PlumeBatch:
         Returns:
             [B] which episodes this step has brought to the horizon (truncated, not terminated).
         Raises:
-            WorldError: an invalid index, or a heading that is not finite; nothing has moved.
+            WorldError: an invalid index, or a heading is not finite; nothing has moved.
             SessionGone: no episode runs.
         """
         action_array = np.asarray(actions)
         if action_array.shape != (self.size,):
-            raise BatchMismatch("an action for each episode", value=action_array.shape, expected=(self.size,))
+            raise BatchMismatch("wrong shape of the actions", value=action_array.shape, expected=(self.size,))
         running_rows = np.flatnonzero(self.running)
         if not running_rows.size:
-            raise SessionGone("a step after the end of all episodes", value=self.size, expected="begin() first")
+            raise SessionGone(
+                "step was called after the end of all episodes", value=self.size, expected="begin() first"
+            )
         old = self.position[running_rows, :2]
         new = np.clip(old + self._displacements(action_array[running_rows]), self._low, self._high)
         self.position[running_rows, :2] = new
@@ -166,7 +172,9 @@ class PlumeBatch:
         """Restores a snapshot, which stays unchanged; raises BatchMismatch for another size or horizon."""
         if state.noise.shape != (2, self.size, self.horizon + 1):
             raise BatchMismatch(
-                "a snapshot of another batch", value=state.noise.shape, expected=(2, self.size, self.horizon + 1)
+                "the snapshot belongs to another batch",
+                value=state.noise.shape,
+                expected=(2, self.size, self.horizon + 1),
             )
         self.position, self.reading, self.steps = state.position.copy(), state.reading.copy(), state.steps.copy()
         self.travelled, self.running = state.travelled.copy(), state.running.copy()
@@ -177,12 +185,12 @@ class PlumeBatch:
         if self.preset.moves == "heading":
             angles = actions.astype(np.float64)
             if not np.isfinite(angles).all():
-                raise WorldError("a heading that is not finite", value=angles.tolist(), expected="radians")
+                raise WorldError("a heading is not finite", value=angles.tolist(), expected="radians")
             return self.preset.step * np.stack([np.cos(angles), np.sin(angles)], -1)
         is_integer = np.issubdtype(actions.dtype, np.integer)
         are_valid = is_integer and ((actions >= 0) & (actions < len(self._offsets))).all()  # type: ignore[operator]
         if not are_valid:
-            raise WorldError("no move", value=actions.tolist(), expected=f"indices below {len(self._offsets)}")
+            raise WorldError("unknown move", value=actions.tolist(), expected=f"indices below {len(self._offsets)}")
         displacements: Floats = self._offsets[actions.astype(np.int64)]
         return displacements
 

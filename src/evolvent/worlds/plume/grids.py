@@ -48,15 +48,15 @@ class ConcentrationGrid:
                     expected="two finite numbers or more, in order",
                 )
         if self.values.shape != (len(self.y), len(self.x)):
-            raise ConfigError("a grid of another shape", value=self.values.shape, expected=(len(self.y), len(self.x)))
+            raise ConfigError("wrong shape of the grid", value=self.values.shape, expected=(len(self.y), len(self.x)))
         bad = np.argwhere(~(np.isfinite(self.values) & (self.values >= 0)))
         if len(bad):
             row, column = bad[0]
             raise ConfigError(
-                "a concentration that cannot be",
+                "invalid concentration",
                 value=float(self.values[row, column]),
                 expected="finite and 0 or more",
-                hint=f"at x = {self.x[column]:g}, y = {self.y[row]:g}",
+                hint=f"check the node at x = {self.x[column]:g}, y = {self.y[row]:g}",
             )
 
     def __call__(self, position: Floats, source: Floats | None = None) -> Floats:
@@ -83,9 +83,9 @@ def read_grid(path: Path) -> ConcentrationGrid:
         SampleInvalid: a file that cannot be read as what it is; with the line for a CSV.
     """
     if not path.is_file() or path.suffix not in (".csv", ".npz"):
-        raise ConfigError("no grid of concentrations", value=str(path), expected="a .csv or .npz file")
+        raise ConfigError("unsupported file of a concentration grid", value=str(path), expected="a .csv or .npz file")
     if path.stat().st_size > LARGEST:
-        raise ConfigError("a grid that is too large", value=path.stat().st_size, expected=f"at most {LARGEST} bytes")
+        raise ConfigError("the grid is too large", value=path.stat().st_size, expected=f"at most {LARGEST} bytes")
     with boundary(SampleInvalid, f"{path}: no grid can be read from it"):
         return _read_csv(path) if path.suffix == ".csv" else _read_npz(path)
 
@@ -96,7 +96,7 @@ def _read_csv(path: Path) -> ConcentrationGrid:
         lines = csv.reader(file)
         header = [name.strip().lower() for name in next(lines, [])]
         if header != ["x", "y", "concentration"]:
-            raise SampleInvalid(f"{path}, line 1: no header of a grid", value=header, expected="x,y,concentration")
+            raise SampleInvalid(f"{path}, line 1: invalid grid header", value=header, expected="x,y,concentration")
         for row in lines:
             if not row:
                 continue
@@ -105,9 +105,7 @@ def _read_csv(path: Path) -> ConcentrationGrid:
             except ValueError as error:
                 raise SampleInvalid(f"{path}, line {lines.line_num}: not three numbers", value=row) from error
             if (x, y) in rows or not (math.isfinite(x) and math.isfinite(y)):
-                raise SampleInvalid(
-                    f"{path}, line {lines.line_num}: a node that is there already, or nowhere", value=row
-                )
+                raise SampleInvalid(f"{path}, line {lines.line_num}: duplicate or non-finite node", value=row)
             rows[x, y] = value
     xs, ys = sorted({x for x, _ in rows}), sorted({y for _, y in rows})
     missing = next(((x, y) for y in ys for x in xs if (x, y) not in rows), None)
@@ -121,7 +119,7 @@ def _read_npz(path: Path) -> ConcentrationGrid:
     with zipfile.ZipFile(path) as archive:  # a small file may hold large arrays
         largest = max((entry.file_size for entry in archive.infolist()), default=0)
     if largest > LARGEST:
-        raise ConfigError("a grid that is too large", value=largest, expected=f"at most {LARGEST} bytes")
+        raise ConfigError("the grid is too large", value=largest, expected=f"at most {LARGEST} bytes")
     with np.load(path, allow_pickle=False) as arrays:
         columns = [np.asarray(arrays[name], dtype=np.float64) for name in ("x", "y", "concentration")]
     return ConcentrationGrid(*columns)

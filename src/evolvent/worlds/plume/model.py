@@ -70,11 +70,11 @@ class SourceTerm:
         problems = []
         for name, value in zip(NAMES, astuple(self), strict=True):
             if not math.isfinite(value):
-                problems.append(Problem(name, f"{value} is not finite", "give a finite number"))
+                problems.append(Problem(name, f"got {value}, expected a finite number"))
             elif name in _POSITIVE and value <= 0:
-                problems.append(Problem(name, f"{value} is not positive", "give a number above 0"))
+                problems.append(Problem(name, f"got {value}, expected a number above 0"))
             elif name in _NOT_NEGATIVE and value < 0:
-                problems.append(Problem(name, f"{value} is negative", "give 0 or more"))
+                problems.append(Problem(name, f"got {value}, expected 0 or more"))
         if problems:
             raise ConfigError(problems)
 
@@ -114,12 +114,12 @@ class Sensor:
     def __post_init__(self) -> None:
         problems = []
         if not 0 < self.detect <= 1:
-            problems.append(Problem("detect", f"a probability of {self.detect}", "give one in (0, 1]"))
+            problems.append(Problem("detect", f"got a probability of {self.detect}, expected above 0 and at most 1"))
         for name, value in (("threshold", self.threshold), ("sigma", self.sigma)):
             if not 0 < value < math.inf:
-                problems.append(Problem(name, f"{value} is no concentration", "give a finite number above 0"))
+                problems.append(Problem(name, f"got {value}, expected a finite number above 0"))
         if not 0 <= self.sigma_fraction < math.inf:
-            problems.append(Problem("sigma_fraction", f"a share of {self.sigma_fraction}", "give 0 or more"))
+            problems.append(Problem("sigma_fraction", f"got {self.sigma_fraction}, expected 0 or more"))
         if self.likelihood not in ("published", "consistent"):
             problems.append(Problem("likelihood", f"unknown {self.likelihood!r}", "give 'published' or 'consistent'"))
         if problems:

@@ -210,21 +210,21 @@ def parse_spec(preset: Preset, spec: JsonObject) -> tuple[SourceTerm, PlumePrior
         ConfigError: a spec of another preset, numbers missing or outside their ranges, a source outside the area.
     """
     if spec.get("preset") != preset.name:
-        raise ConfigError("a task of another preset", value=spec.get("preset"), expected=preset.name)
+        raise ConfigError("the task belongs to another preset", value=spec.get("preset"), expected=preset.name)
     if spec.get("sensor") != preset.sensor.id:
-        raise ConfigError("a task of another sensor", value=spec.get("sensor"), expected=preset.sensor.id)
+        raise ConfigError("the task belongs to another sensor", value=spec.get("sensor"), expected=preset.sensor.id)
     numbers, wind = spec.get("source"), spec.get("announced")
     problems = []
     if not _are_numbers(numbers, len(NAMES)):
         problems.append(Problem("source", f"{numbers!r} is not eight numbers", "give " + ", ".join(NAMES)))
     if not _are_numbers(wind, 2):
-        problems.append(Problem("announced", f"{wind!r} is not two numbers", "give wind speed and direction"))
+        problems.append(Problem("announced", f"got {wind!r}, expected wind speed and direction"))
     if problems or numbers is None or wind is None:
         raise ConfigError(problems)
     source = SourceTerm(*(float(value) for value in numbers))
     for name, value, (low, high) in zip("xy", (source.x, source.y), preset.area, strict=False):
         if not low <= value <= high:
-            problems.append(Problem(name, f"a source at {value}", f"give one within {low:g}..{high:g}"))
+            problems.append(Problem(name, f"got a source at {value}, expected {low:g} to {high:g}"))
     if problems:
         raise ConfigError(problems)
     return source, _build_prior(preset, source, (float(wind[0]), float(wind[1])))

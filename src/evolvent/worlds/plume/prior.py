@@ -61,7 +61,9 @@ class PlumePrior:
 
     def __post_init__(self) -> None:
         if len(self.marginals) != len(NAMES):
-            raise ConfigError("a prior of eight unknowns", value=len(self.marginals), expected=", ".join(NAMES))
+            raise ConfigError(
+                "wrong number of marginals in the prior", value=len(self.marginals), expected=", ".join(NAMES)
+            )
         problems = [
             Problem(name, marginal.problem())
             for name, marginal in zip(NAMES, self.marginals, strict=True)
@@ -78,7 +80,7 @@ class PlumePrior:
                 and marginal.family == "uniform"
                 and (marginal.b < 0 or marginal.b == 0 == marginal.a)
             ):
-                problems.append(Problem(name, f"nothing of it is above 0: {marginal}"))
+                problems.append(Problem(name, f"no probability mass above 0: {marginal}"))
         if problems:
             raise ConfigError(problems)
 
@@ -92,7 +94,9 @@ class PlumePrior:
 
     def fix(self, **values: float) -> PlumePrior:
         """Returns the same prior with some of the unknowns fixed, by name; raises ConfigError for an unknown name."""
-        problems = [Problem(name, "no unknown", "known: " + ", ".join(NAMES)) for name in values if name not in NAMES]
+        problems = [
+            Problem(name, "unknown quantity", "known: " + ", ".join(NAMES)) for name in values if name not in NAMES
+        ]
         if problems:
             raise ConfigError(problems)
         fixed_marginals = {name: Marginal("uniform", value, value) for name, value in values.items()}
@@ -112,7 +116,7 @@ class PlumePrior:
                 if sample[i] > _LOWER_BOUNDS.get(name, -math.inf) or marginal.a == marginal.b:
                     break
             else:
-                raise WorldError(f"a prior that allows no {name}", value=marginal, expected="mass above 0")
+                raise WorldError(f"the prior allows no {name}", value=marginal, expected="probability mass above 0")
         return sample
 
     def to_spec(self) -> JsonObject:
@@ -129,7 +133,7 @@ class PlumePrior:
             (x_low, x_high), (y_low, y_high) = spec["area"]
             area = (float(x_low), float(x_high)), (float(y_low), float(y_high))
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError("no prior of a plume", value=spec, expected="what to_spec() gives") from error
+            raise ConfigError("invalid plume prior", value=spec, expected="a value that to_spec() returned") from error
         return cls(marginals, area)
 
 

@@ -59,7 +59,9 @@ class PlumeEnv:
 
     def step(self, action: Value) -> Reply:
         if not self._batch.running[0]:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+            raise SessionGone(
+                "step was called after the end of the episode", value=str(action), expected="reset() first"
+            )
         text = " ".join(str(action).lower().split()) if isinstance(action, str) else ""
         declared_place = self._parse_declaration(text)
         if declared_place is not None:
@@ -181,11 +183,11 @@ class PlumeWorld:
         base_preset = get_preset(preset) if isinstance(preset, str) else preset
         self.preset = base_preset if sensor is None else replace(base_preset, sensor=sensor)
         self.horizon = self.preset.horizon if horizon is None else horizon
-        problems = [] if self.horizon >= 1 else [Problem("horizon", f"{horizon} steps", "give at least 1")]
+        problems = [] if self.horizon >= 1 else [Problem("horizon", f"got {horizon} steps, expected at least 1")]
         if observe not in ("text", "array"):
             problems.append(Problem("observe", f"unknown {observe!r}", "give 'text' or 'array'"))
         if not -math.inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.name = "plume" if self.preset.name == "plume/25" else self.preset.name

@@ -62,7 +62,7 @@ def parse_prompt(text: str) -> Prompt:
     parsed = [sentence for _, sentence in parse_sentences(text.split())]
     valid_sentences = [sentence for sentence in parsed if sentence is not None]
     if not valid_sentences or len(valid_sentences) < len(parsed):
-        raise ConfigError("a prompt that is not sentences of this language", value=text[:200])
+        raise ConfigError("the prompt does not consist of sentences of this language", value=text[:200])
     claims: dict[str, frozenset[str]] = {}
     for sentence in valid_sentences:
         _add_claims(claims, sentence)

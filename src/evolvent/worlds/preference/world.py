@@ -87,7 +87,7 @@ class Faults:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(field.name, f"a probability of {getattr(self, field.name)}", "give 0 to 1")
+            Problem(field.name, f"got a probability of {getattr(self, field.name)}, expected 0 to 1")
             for field in fields(self)
             if not 0 <= getattr(self, field.name) <= 1
         ]
@@ -134,7 +134,7 @@ def write_continuation(text: str, rng: Random, faults: Faults | None = None, *, 
     parsed_prompt = parse_prompt(text)
     sentences = round(length / _MEAN_WORDS)
     if length < 4 * _MEAN_WORDS or len(parsed_prompt.entities) > sentences:
-        raise ConfigError("no room for a continuation", value=length, expected=f"{4 * _MEAN_WORDS} words or more")
+        raise ConfigError("the continuation is too short", value=length, expected=f"{4 * _MEAN_WORDS} words or more")
     return _Writer(parsed_prompt, rng, faults or Faults()).write(sentences, length)
 
 
@@ -323,7 +323,7 @@ class Preference:
 
     def __init__(self, *, length: int = LENGTH, sizes: Sizes | None = None) -> None:
         if not 32 <= length <= 256:
-            raise ConfigError([Problem("length", f"a continuation of {length} words", "give 32 to 256")])
+            raise ConfigError([Problem("length", f"got {length} words, expected 32 to 256")])
         self.length = length
         self.chains = Chains(self.name, FORMS, _NUM_ENTITIES)
         self.tiers = self.chains.tiers
@@ -359,12 +359,14 @@ class Preference:
         chain, seed, length = (task.spec.get(part) for part in ("chain", "seed", "length"))
         problems = []
         if not isinstance(chain, Sequence) or isinstance(chain, str) or not self.chains.is_valid(chain):
-            problems.append(Problem("chain", f"{chain!r} is no chain of prompts", f"parts: {', '.join(FORMS)}"))
+            problems.append(Problem("chain", f"unknown chain of prompts {chain!r}", f"parts: {', '.join(FORMS)}"))
         if type(seed) is not int or seed < 0:
-            problems.append(Problem("seed", f"{seed!r} is no number to draw from", "give a whole number from 0 on"))
+            problems.append(Problem("seed", f"got {seed!r}, expected a whole number of 0 or more"))
         if length != self.length:
             problems.append(
-                Problem("length", f"{length!r}, but this world has {self.length}", "make it with that length")
+                Problem(
+                    "length", f"got {length!r}, but this world has {self.length}", "create the world with that length"
+                )
             )
         if problems:
             raise ConfigError(problems)
@@ -413,9 +415,9 @@ class Preference:
         Raises:
             ConfigError: an unknown or empty panel, a negative count, a temperature that is not above 0.
         """
-        problems = [] if count >= 0 else [Problem("count", f"{count} pairs", "give 0 or more")]
+        problems = [] if count >= 0 else [Problem("count", f"got {count} pairs, expected 0 or more")]
         if not temperature > 0:
-            problems.append(Problem("temperature", f"a temperature of {temperature}", "give more than 0"))
+            problems.append(Problem("temperature", f"got {temperature}, expected more than 0"))
         panel = self.tasks(split, tier)
         if not panel:
             problems.append(Problem("panel", f"no tasks in {split}/{tier}", "choose another"))

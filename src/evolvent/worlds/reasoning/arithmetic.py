@@ -93,9 +93,9 @@ class Arithmetic(Generated):
     def __init__(self, *, depth: int = 4, top: int = 60, sizes: Sizes | None = None) -> None:
         problems = []
         if not 2 <= depth <= 16:
-            problems.append(Problem("depth", f"{depth} operations in a question", "give 2 to 16"))
+            problems.append(Problem("depth", f"got {depth} operations in a question, expected 2 to 16"))
         if not 30 <= top <= 200:
-            problems.append(Problem("top", f"numbers up to {top}", "give 30 to 200"))
+            problems.append(Problem("top", f"got {top}, expected 30 to 200"))
         if problems:
             raise ConfigError(problems)
         self.depth, self.top = depth, top

@@ -197,7 +197,7 @@ class Entailment(Generated):
 
     def __init__(self, *, links: int = 4, sizes: Sizes | None = None) -> None:
         if not 3 <= links <= 5:
-            raise ConfigError([Problem("links", f"{links} statements in a chain", "give 3 to 5")])
+            raise ConfigError([Problem("links", f"got {links} statements in a chain, expected 3 to 5")])
         self.links = links
         super().__init__(Chains(self.name, LINKS, links, min_length=2), _POOLS, sizes=sizes)
 

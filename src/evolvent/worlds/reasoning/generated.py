@@ -101,19 +101,19 @@ class Generated(Questions):
         problems = []
         if not isinstance(chain, Sequence) or isinstance(chain, str) or not self.chains.is_valid(chain):
             parts = ", ".join(self.chains.parts)
-            problems.append(Problem("chain", f"{chain!r} is no chain of {self.name!r}", f"parts: {parts}"))
+            problems.append(Problem("chain", f"unknown chain {chain!r} of world {self.name!r}", f"parts: {parts}"))
         for key, value in (("seed", seed), ("names", names)):
             if type(value) is not int or value < 0:
-                problems.append(Problem(key, f"{value!r} is no number to draw from", "give a whole number from 0 on"))
+                problems.append(Problem(key, f"got {value!r}, expected a whole number of 0 or more"))
         for key, expected in self._also.items():
             if task.spec.get(key) != expected:
-                mismatch = f"{task.spec.get(key)!r}, but this world has {expected!r}"
-                problems.append(Problem(key, mismatch, "make the world with the settings of the task"))
+                mismatch = f"got {task.spec.get(key)!r}, but this world has {expected!r}"
+                problems.append(Problem(key, mismatch, "create the world with the settings of the task"))
         if problems:
             raise ConfigError(problems)
         question = self.draw(tuple(task.spec["chain"]), task.spec["seed"])
         if question is None:
-            raise ConfigError("this chain and seed give no question", value=dict(task.spec), expected="another seed")
+            raise ConfigError("no question for this chain and seed", value=dict(task.spec), expected="another seed")
         return question
 
     def key(self, task: Task) -> str:

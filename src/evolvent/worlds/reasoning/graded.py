@@ -59,5 +59,5 @@ class Graded(Maths):
         with boundary(WorldError, f"the grader of {self.name} failed", gold=gold):
             verdict = self._judge(response, gold)
         if not isinstance(verdict, Grade):
-            raise WorldError(f"the grader of {self.name} gave no Grade", value=type(verdict).__name__)
+            raise WorldError(f"the grader of {self.name} did not return a Grade", value=type(verdict).__name__)
         return verdict

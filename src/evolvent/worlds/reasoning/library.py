@@ -86,7 +86,9 @@ def read_questions(path: Path, answers: Sequence[str]) -> tuple[tuple[Row, ...],
     """
     files = row_files(path)
     if not files:
-        raise ConfigError("no questions here", value=str(path), expected="a .json or .jsonl file, or a folder of such")
+        raise ConfigError(
+            "no questions found", value=str(path), expected="a .json or .jsonl file, or a folder of such files"
+        )
     return read_rows(files, partial(parse_row, answers=answers))
 
 
@@ -97,7 +99,7 @@ def parse_row(entry: object, file: str, index: int, *, answers: Sequence[str]) -
         SampleInvalid: the row has the fields of no known form, or its answer is not allowed (or not a number).
     """
     if not isinstance(entry, Mapping):
-        raise SampleInvalid("a row that is no object", value=str(entry)[:80], expected="a JSON object")
+        raise SampleInvalid("the row is not an object", value=str(entry)[:80], expected="a JSON object")
     if "output" in entry:
         question, kind = _parse_r3(entry), Path(file).stem
     elif "Body" in entry:
@@ -108,10 +110,10 @@ def parse_row(entry: object, file: str, index: int, *, answers: Sequence[str]) -
         answers_by_lower = {answer.lower(): answer for answer in answers}
         matched_answer = answers_by_lower.get(question.answer.lower().strip(" ."))
         if matched_answer is None:
-            raise SampleInvalid("an answer that is none of this world's", value=question.answer, expected=list(answers))
+            raise SampleInvalid("unknown answer", value=question.answer, expected=list(answers))
         question = Question(question.text, question.rationale, matched_answer, tuple(answers), question.demonstration)
     elif parse_number(question.answer) is None:
-        raise SampleInvalid("an answer that is no number", value=question.answer, expected="a number")
+        raise SampleInvalid("the answer is not a number", value=question.answer, expected="a number")
     return Row(file, index, question, kind or f"{len(question.rationale)} steps")
 
 
@@ -119,7 +121,7 @@ def _require_texts(entry: Mapping[str, Any], *names: str) -> list[str]:
     """Returns the named fields, stripped; raises SampleInvalid if one is missing or not a text."""
     missing = [name for name in names if not isinstance(entry.get(name), str) or not entry[name].strip()]
     if missing:
-        raise SampleInvalid(f"a row without {', '.join(missing)}", value=sorted(map(str, entry)), expected=list(names))
+        raise SampleInvalid(f"the row lacks {', '.join(missing)}", value=sorted(map(str, entry)), expected=list(names))
     return [entry[name].strip() for name in names]
 
 
@@ -127,7 +129,7 @@ def _parse_gsm8k(entry: Mapping[str, Any]) -> Question:
     text, solution = _require_texts(entry, "question", "answer")
     answer = text_after_mark(solution)
     if answer is None:
-        raise SampleInvalid("a solution without '####'", value=solution[-80:], expected="#### and a number at its end")
+        raise SampleInvalid("the solution has no '####'", value=solution[-80:], expected="#### and a number at its end")
     lines = _CALCULATED.sub("", re.split(r"#{3,}", solution)[0]).strip().split("\n")
     return _build_question(text, lines, answer)
 
@@ -136,7 +138,7 @@ def _parse_svamp(entry: Mapping[str, Any]) -> Question:
     body, question_text = _require_texts(entry, "Body", "Question")
     answer, equation = entry.get("Answer"), entry.get("Equation")
     if type(answer) not in (int, float, str):
-        raise SampleInvalid("a row without Answer", value=answer, expected="a number")
+        raise SampleInvalid("the row has no Answer", value=answer, expected="a number")
     answer_text = re.sub(r"\.0\b", "", str(answer))
     lines = (
         [f"{re.sub(r'[.]0(?![0-9])', '', equation)} = {answer_text}"] if isinstance(equation, str) and equation else []
@@ -162,7 +164,7 @@ def _parse_r3(entry: Mapping[str, Any]) -> Question:
         return _build_question(text, re.split(r"\s*#{3,}", demonstration)[0].strip().split("\n"), answer)
     program_result = evaluate_straight(assemble_solution(demonstration))
     if program_result is None or program_result.value is None:
-        raise SampleInvalid(f"an output without {MARK} that is no program either", value=output[-80:])
+        raise SampleInvalid(f"the output has no {MARK} and is not a program", value=output[-80:])
     return Question(text, (), str(program_result.value), demonstration=demonstration)
 
 
@@ -202,7 +204,7 @@ class Library(Questions):
     ) -> None:
         invalid = [] if subject in SUBJECTS else [unknown_name_problem("subject", subject, SUBJECTS)]
         if form not in FORMS or (form == "program" and subject != "problems"):
-            invalid.append(Problem("form", f"{form!r} for {subject}", f"problems have {' and '.join(FORMS)}"))
+            invalid.append(Problem("form", f"got {form!r} for {subject}", f"problems have {' and '.join(FORMS)}"))
         if invalid:
             raise ConfigError(invalid)
         self.name, self.form = f"{subject}-files", form
@@ -229,7 +231,7 @@ class Library(Questions):
                     owner.setdefault(row.key, row_key)
         copies = [row_key for row_key, row in self._rows.items() if owner[row.key] != row_key]
         copy_problems = [
-            Problem(f"{row_key[0]}, row {row_key[1]}", "asks what another row asks", "the row is left out")
+            Problem(f"{row_key[0]}, row {row_key[1]}", "repeats the question of another row", "the row is skipped")
             for row_key in copies
         ]
         self.problems += tuple(copy_problems)
@@ -251,10 +253,12 @@ class Library(Questions):
         check_task(self, task)
         row = self._rows.get((task.spec.get("file", ""), task.spec.get("row", -1)))
         if row is None:
-            raise ConfigError("no such row that can be used", value=dict(task.spec), expected="a file and a row of it")
+            raise ConfigError("row not found", value=dict(task.spec), expected="a file name and a row number of it")
         if task.spec.get("digest") != row.digest:
             row_name = f"{row.file}, row {row.index}"
-            raise VersionMismatch(f"{row_name} says something else", value=task.spec.get("digest"), expected=row.digest)
+            raise VersionMismatch(
+                f"the content of {row_name} has changed", value=task.spec.get("digest"), expected=row.digest
+            )
         return row
 
     def question(self, task: Task) -> Question:

@@ -69,7 +69,7 @@ class Maths(Questions):
         copies = []
         for row, split in zip(rows, splits, strict=True):
             if row.key in seen_keys:
-                copies.append(Problem(row.where, "asks what another row asks", "the row is left out"))
+                copies.append(Problem(row.where, "repeats the question of another row", "the row is skipped"))
                 continue
             seen_keys.add(row.key)
             panels[split, self._tier_of(row)].append(self._build_task(row, split))
@@ -139,14 +139,16 @@ def _refuse_overlap(rows: Sequence[MathsRow], splits: Sequence[str]) -> None:
         if split == "test":
             continue
         if row.held_out:
-            overlaps.append(Problem(row.where, "is of MATH's test set", f"it cannot be a {split} task"))
+            overlaps.append(
+                Problem(row.where, "belongs to MATH's test set", f"use it only as a test task, not as a {split} task")
+            )
         elif row.key in test_rows:
             overlaps.append(
-                Problem(row.where, f"is also a test problem ({test_rows[row.key].where})", "take one of them out")
+                Problem(row.where, f"is also a test problem ({test_rows[row.key].where})", "remove one of them")
             )
     if overlaps:
         summary = (
-            [Problem("and", f"{len(overlaps) - 5} more rows", "the same is wrong with them")]
+            [Problem("and", f"{len(overlaps) - 5} more rows", "these rows have the same problem")]
             if len(overlaps) > 5
             else []
         )

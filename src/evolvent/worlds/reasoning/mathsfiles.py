@@ -85,7 +85,9 @@ def read_maths(path: Path) -> tuple[tuple[MathsRow, ...], tuple[Problem, ...]]:
     """
     files = row_files(path, "**/*")
     if not files:
-        raise ConfigError("no problems here", value=str(path), expected="a .json or .jsonl file, or a folder of such")
+        raise ConfigError(
+            "no problems found", value=str(path), expected="a .json or .jsonl file, or a folder of such files"
+        )
     return read_rows(files, parse_maths_row, single=True)
 
 
@@ -96,15 +98,15 @@ def parse_maths_row(entry: object, file: str, index: int) -> MathsRow:
         SampleInvalid: not an object, no problem, or neither an answer nor a solution with a box.
     """
     if not isinstance(entry, Mapping):
-        raise SampleInvalid("a row that is no object", value=str(entry)[:80], expected="a JSON object")
+        raise SampleInvalid("the row is not an object", value=str(entry)[:80], expected="a JSON object")
     problem, solution, answer = (_text_field(entry, name) for name in ("problem", "solution", "answer"))
     if not problem:
         raise SampleInvalid(
-            "a row without problem", value=sorted(map(str, entry)), expected="problem, solution, answer"
+            "the row has no problem", value=sorted(map(str, entry)), expected="problem, solution, answer"
         )
     answer = answer or extract_boxed(solution) or ""
     if not answer:
-        raise SampleInvalid("a row without answer", value=solution[-80:], expected="answer, or a box in the solution")
+        raise SampleInvalid("the row has no answer", value=solution[-80:], expected="answer, or a box in the solution")
     level = _LEVEL.fullmatch(str(entry.get("level", "")).strip())
     return MathsRow(
         file,

@@ -257,7 +257,7 @@ class Problems(Generated):
         if form not in FORMS:
             problems.append(unknown_name_problem("form", form, FORMS))
         if not 2 <= relations <= 8:
-            problems.append(Problem("relations", f"{relations} relations in a story", "give 2 to 8"))
+            problems.append(Problem("relations", f"got {relations} relations in a story, expected 2 to 8"))
         if problems:
             raise ConfigError(problems)
         self.form, self.instructions = form, INSTRUCTIONS[form]

@@ -65,7 +65,7 @@ class Reading(Generated):
 
     def __init__(self, *, relations: int = 3, sizes: Sizes | None = None) -> None:
         if not 2 <= relations <= 4:
-            raise ConfigError([Problem("relations", f"{relations} relations in a question", "give 2 to 4")])
+            raise ConfigError([Problem("relations", f"got {relations} relations in a question, expected 2 to 4")])
         self.relations = relations
         super().__init__(Chains(self.name, _RELATIONS, relations + 1, ends=tuple(_FACTS)), _POOLS, sizes=sizes)
 

@@ -80,10 +80,10 @@ class RuleBook:
             ConfigError: rules that depend on each other in a circle, or facts that contradict each other.
         """
         if verb in pending_verbs:
-            raise ConfigError("rules that depend on each other in a circle", value=[*pending_verbs, verb])
+            raise ConfigError("rules depend on each other in a cycle", value=[*pending_verbs, verb])
         known_facts = [positive for positive in (True, False) if (subject, Literal(verb, positive)) in self.facts]
         if len(known_facts) > 1:
-            raise ConfigError("facts that contradict each other", value=f"{subject} can and can not {verb}")
+            raise ConfigError("facts contradict each other", value=f"{subject} can and can not {verb}")
         if known_facts:
             return known_facts[0]
         applicable = [
@@ -220,7 +220,7 @@ class Rules(Generated):
     ) -> None:
         problems = [] if form in STEPS else [unknown_name_problem("form", form, STEPS)]
         if not 3 <= steps <= 5:
-            problems.append(Problem("steps", f"{steps} steps in a chain", "give 3 to 5"))
+            problems.append(Problem("steps", f"got {steps} steps in a chain, expected 3 to 5"))
         if problems:
             raise ConfigError(problems)
         self.form, self.steps = form, steps

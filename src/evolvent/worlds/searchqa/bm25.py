@@ -56,11 +56,11 @@ class Index:
             lengths.append(len(terms))
         problems = []
         if not term_ids:
-            problems.append(Problem("texts", f"no word in {len(lengths)} texts", "give texts to search"))
+            problems.append(Problem("texts", f"the {len(lengths)} texts contain no word", "pass texts to search"))
         if not 0.0 <= k1 < float("inf"):
-            problems.append(Problem("k1", f"{k1} is no saturation", "give 0 or more"))
+            problems.append(Problem("k1", f"got {k1}, expected 0 or more"))
         if not 0.0 <= b <= 1.0:
-            problems.append(Problem("b", f"{b} is no share of the length", "give 0 to 1"))
+            problems.append(Problem("b", f"got {b}, expected 0 to 1"))
         if problems:
             raise ConfigError(problems)
         self._vocabulary = vocabulary

@@ -114,12 +114,12 @@ def _read_valid_rows(
             except SampleInvalid as error:
                 errors.append(f"row {number}: {error}")
     except OSError as error:
-        problems.append(Problem(str(path), f"it cannot be read: {error.strerror}", "give a file of JSON lines"))
+        problems.append(Problem(str(path), f"cannot be read: {error.strerror}", "pass a file of JSON lines"))
         return valid_rows
     invalid += [SampleInvalid(f"{path} {message}") for message in errors]
     if not valid_rows:
-        message = f"no good row; {'; '.join(errors[:_MAX_QUOTED_ROWS])}" if errors else "no row"
-        problems.append(Problem(str(path), message, "give one JSON object a line"))
+        message = f"no valid row: {'; '.join(errors[:_MAX_QUOTED_ROWS])}" if errors else "no row"
+        problems.append(Problem(str(path), message, "write one JSON object per line"))
     return valid_rows
 
 
@@ -137,9 +137,9 @@ def _parse_object(line: bytes) -> Mapping[str, Any]:
         row = json.loads(line)
         json.dumps(row, ensure_ascii=False).encode()  # half surrogates cannot be written anywhere again
     except (ValueError, RecursionError) as error:
-        raise SampleInvalid(f"no JSON: {error}") from error
+        raise SampleInvalid(f"not valid JSON: {error}") from error
     if not isinstance(row, dict):
-        raise SampleInvalid("no object", value=row, expected='{"...": ...}')
+        raise SampleInvalid("not a JSON object", value=row, expected='{"...": ...}')
     return row
 
 
@@ -152,16 +152,14 @@ class _DocumentReader:
     def __call__(self, row: Mapping[str, Any]) -> Document:
         document_id = row.get("id")
         if not isinstance(document_id, str | int) or isinstance(document_id, bool) or document_id == "":
-            raise SampleInvalid("a document without an id", value=document_id, expected="text or a whole number")
+            raise SampleInvalid("the document has no id", value=document_id, expected="text or a whole number")
         title, text = row.get("title", ""), row.get("contents", row.get("text"))
         if not isinstance(text, str) or not isinstance(title, str) or not text.strip():
             raise SampleInvalid(
-                f"document {document_id} without text", value=text, expected='words in "text" or "contents"'
+                f"document {document_id} has no text", value=text, expected='words in "text" or "contents"'
             )
         if str(document_id) in self._ids:
-            raise SampleInvalid(
-                "an id that came before", value=document_id, expected="a different id for each document"
-            )
+            raise SampleInvalid("duplicate document id", value=document_id, expected="a different id for each document")
         self._ids.add(str(document_id))
         first, newline, remaining_text = text.strip().partition("\n")
         if "contents" in row and not title and newline:
@@ -187,21 +185,25 @@ class _QuestionReader:
     def __call__(self, row: Mapping[str, Any]) -> Question:
         text = row.get("question")
         if not isinstance(text, str) or not normalize_answer(text):
-            raise SampleInvalid("a row without a question", value=text, expected='words in "question"')
+            raise SampleInvalid("the row has no question", value=text, expected='words in "question"')
         raw_answers = next((row[key] for key in _ANSWERS if key in row), None)
         answers = _parse_texts(raw_answers)
         if not answers:
-            raise SampleInvalid(f"no answer to {text!r}", value=raw_answers, expected="a text or a list of texts")
+            raise SampleInvalid(
+                f"question {text!r} has no answer", value=raw_answers, expected="a text or a list of texts"
+            )
         kind, split = row.get("kind", row.get("type", "question")), row.get("split")
         if not isinstance(kind, str) or not kind:
-            raise SampleInvalid(f"the kind of {text!r} is no text", value=kind, expected="a word")
+            raise SampleInvalid(f"the kind of question {text!r} is not text", value=kind, expected="a word")
         if split is not None and split not in SPLITS:
             raise SampleInvalid(f"the split of {text!r} is unknown", value=split, expected=", ".join(SPLITS))
         queries = _parse_texts(row.get("queries", []))
         if queries is None:
-            raise SampleInvalid(f"the queries of {text!r} are none", value=row["queries"], expected="a list of texts")
+            raise SampleInvalid(
+                f"the queries of question {text!r} are invalid", value=row["queries"], expected="a list of texts"
+            )
         if normalize_answer(text) in self._asked:
-            raise SampleInvalid("a question that came before", value=text, expected="different questions")
+            raise SampleInvalid("duplicate question", value=text, expected="different questions")
         self._asked.add(normalize_answer(text))
         return Question(" ".join(text.split()), answers, kind, split, queries)
 

@@ -105,11 +105,11 @@ class GeneratedQuestions:
         chain, seed, naming = (task.spec.get(key) for key in ("chain", "seed", "names"))
         problems = []
         if not is_chain(chain):
-            problems.append(Problem("chain", f"{chain!r} is no chain of relations", f"known: {', '.join(RELATIONS)}"))
+            problems.append(Problem("chain", f"unknown chain of relations {chain!r}", f"known: {', '.join(RELATIONS)}"))
         if type(seed) is not int:
-            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+            problems.append(Problem("seed", f"got {seed!r}, expected a whole number"))
         if naming is not None and type(naming) is not int:
-            problems.append(Problem("names", f"{naming!r} is no whole number", "give one, or leave it out"))
+            problems.append(Problem("names", f"got {naming!r}, expected a whole number", "correct it, or leave it out"))
         if problems:
             raise ConfigError(problems)
         return draw_facts(tuple(task.spec["chain"]), task.spec["seed"], naming=naming)
@@ -187,16 +187,16 @@ class Collection:
         text, answers, queries = task.spec.get("question"), task.spec.get("answers"), task.spec.get("queries", [])
         problems = []
         if not isinstance(text, str) or not text:
-            problems.append(Problem("question", f"{text!r} is no question", "give a text"))
+            problems.append(Problem("question", f"got {text!r}, expected text"))
         if not _are_texts(answers) or not answers:
-            problems.append(Problem("answers", f"{answers!r} are no answers", "give a list of texts, at least one"))
+            problems.append(Problem("answers", f"got {answers!r}, expected a list of at least one text"))
         if not _are_texts(queries):
-            problems.append(Problem("queries", f"{queries!r} are no queries", "give a list of texts"))
+            problems.append(Problem("queries", f"got {queries!r}, expected a list of texts"))
         if problems:
             raise ConfigError(problems)
         if task.spec.get("corpus") != self._library.digest:
             raise VersionMismatch(
-                "a task of another collection", value=task.spec.get("corpus"), expected=self._library.digest
+                "the task belongs to another collection", value=task.spec.get("corpus"), expected=self._library.digest
             )
         return Question(task.spec["question"], tuple(task.spec["answers"]), task.kind, task.split, tuple(queries))
 
@@ -231,7 +231,7 @@ class Collection:
         return normalize_answer(self._parse_question(task).text)
 
     def rename(self, task: Task, rng: Random) -> Task:
-        raise ConfigError("the names of a collection mean something", value=task.id, hint="use invented questions")
+        raise ConfigError("names of a collection cannot change", value=task.id, hint="use generated questions")
 
     def vocabulary_texts(self) -> None:
         return None

@@ -80,15 +80,15 @@ class SearchQA:
     ) -> None:
         problems = []
         if not 3 <= hops <= 5:
-            problems.append(Problem("hops", f"{hops} relations in a question", "give 3, 4 or 5: combo needs 3"))
+            problems.append(Problem("hops", f"got {hops} relations in a question, expected 3, 4 or 5 (combo needs 3)"))
         if text not in (None, "short", "searchqa"):
             problems.append(Problem("text", f"unknown text {text!r}", "give 'short' or 'searchqa'"))
         if not 0.0 <= format_score < 1.0:
-            problems.append(Problem("format_score", f"a reward of {format_score}", "give 0 or more, and less than 1"))
+            problems.append(Problem("format_score", f"got {format_score}, expected 0 or more and less than 1"))
         if not -inf < penalty <= 0:
-            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+            problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
         if horizon is not None and horizon < 1:
-            problems.append(Problem("horizon", f"a horizon of {horizon} steps", "give at least 1"))
+            problems.append(Problem("horizon", f"got {horizon} steps, expected at least 1"))
         if problems:
             raise ConfigError(problems)
         self.library = library

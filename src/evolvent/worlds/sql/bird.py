@@ -141,7 +141,7 @@ def read_part(root: Path, part: str) -> Folder | None:
         if isinstance(parsed, Question):
             questions[row] = parsed
         else:
-            problems.append(Problem(f"{part}.json, row {row}", parsed, "the row is left out"))
+            problems.append(Problem(f"{part}.json, row {row}", parsed, "the row is skipped"))
     listed_schemas, list_problems = _read_listed_schemas(folder / f"{part}_tables.json")
     return Folder(questions, len(rows), listed_schemas, (*problems, *list_problems))
 
@@ -152,7 +152,9 @@ def _read_json_array(path: Path) -> list[Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path.name} cannot be read ({error})", value=str(path)) from error
     if not isinstance(rows, list):
-        raise ConfigError(f"{path.name} holds no array of rows", value=type(rows).__name__, expected="a JSON array")
+        raise ConfigError(
+            f"{path.name} does not hold an array of rows", value=type(rows).__name__, expected="a JSON array"
+        )
     return rows
 
 
@@ -167,7 +169,9 @@ def _read_listed_schemas(path: Path) -> tuple[dict[str, Schema], list[Problem]]:
             schema = parse_listed_schema(entry)
             schemas[schema.name] = schema
         except ConfigError as error:
-            problems.append(Problem(f"{path.name}, row {row}", str(error), "the database's own names are told instead"))
+            problems.append(
+                Problem(f"{path.name}, row {row}", str(error), "the names of the database are used instead")
+            )
     return schemas, problems
 
 
@@ -181,7 +185,7 @@ def read_notes(question: Question) -> tuple[list[str], list[Problem]]:
             notes += _read_table_notes(path)
         except (OSError, csv.Error) as error:
             file_name = f"{question.db}/database_description/{path.name}"
-            problems.append(Problem(file_name, f"cannot be read ({error})", "its notes are left out"))
+            problems.append(Problem(file_name, f"cannot be read ({error})", "its descriptions are skipped"))
     return notes, problems
 
 
@@ -240,8 +244,8 @@ class Bird:
             if folder_part is not None:
                 self._parts[part] = folder_part
         if not self._parts:
-            hint = "give a folder with train.json or dev.json, or with folders train and dev that have them"
-            raise ConfigError("no questions in the layout of BIRD", value=str(root), hint=hint)
+            hint = "pass a folder with train.json or dev.json, or with the folders train and dev that contain them"
+            raise ConfigError("no questions in the BIRD layout", value=str(root), hint=hint)
         self.problems = tuple(problem for folder_part in self._parts.values() for problem in folder_part.problems)
         if not any(folder_part.questions for folder_part in self._parts.values()):
             raise ConfigError(self.problems or f"no rows in {root}")
@@ -279,7 +283,7 @@ class Bird:
                 errors |= dict.fromkeys(database_questions, str(error))
         failed = [question for question in questions if question in errors]
         self.problems += tuple(
-            Problem(_row_name(question), errors[question], "the row is left out") for question in failed
+            Problem(_row_name(question), errors[question], "the row is skipped") for question in failed
         )
         return [question for question in questions if question not in errors]
 
@@ -294,15 +298,15 @@ class Bird:
         if not isinstance(part, str) or part not in self._parts:
             problems.append(unknown_name_problem("part", str(part), self._parts, location="part"))
         if type(row) is not int:
-            problems.append(Problem("row", f"{row!r} is no whole number", "give the place of a row"))
+            problems.append(Problem("row", f"got {row!r}, expected the number of a row"))
         if problems:
             raise ConfigError(problems)
         question = self._parts[str(part)].questions.get(int(spec["row"]))
         if question is None:
-            raise ConfigError(f"{part}.json has no such row that can be used", value=row)
+            raise ConfigError(f"row of {part}.json not found", value=row)
         if spec.get("digest") != question.digest:
             raise VersionMismatch(
-                f"{_row_name(question)} says something else", value=spec.get("digest"), expected=question.digest
+                f"the content of {_row_name(question)} has changed", value=spec.get("digest"), expected=question.digest
             )
         return question
 
@@ -355,19 +359,19 @@ class Bird:
 
     def rename(self, task: Task, rng: Random) -> Task:
         """Raises ConfigError: the names of a user's databases mean something."""
-        raise ConfigError("the names of a database of BIRD's mean something", value=task.id, hint="use generated tasks")
+        raise ConfigError("names of a BIRD database cannot change", value=task.id, hint="use generated tasks")
 
     def task_at_index(self, index: int) -> Task:
         """Returns the task at an item id of AgentGym; raises ConfigError with the range, or with the unusable row."""
         part = next((part for part, items in ITEMS.items() if index in items), None)
         if part is None:
-            raise ConfigError("no item id of AgentGym's", value=index, expected="0 to 10961")
+            raise ConfigError("AgentGym item id out of range", value=index, expected="0 to 10961")
         row = index - ITEMS[part].start
         folder_part = self._parts.get(part)
         question = folder_part.questions.get(row) if folder_part else None
         if question is None:
-            rows = f"{folder_part.count} rows" if folder_part else "no such part"
-            raise ConfigError(f"{part}.json has no row {row} that can be used", value=index, expected=f"one of {rows}")
+            rows = f"{folder_part.count} rows" if folder_part else "part not found"
+            raise ConfigError(f"{part}.json does not have a usable row {row}", value=index, expected=f"one of {rows}")
         return self._build_task(question)
 
     def vocabulary(self) -> Sequence[str] | None:

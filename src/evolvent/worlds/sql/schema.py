@@ -155,4 +155,4 @@ def parse_listed_schema(entry: JsonObject) -> Schema:
         )
         return Schema(str(entry["db_id"]), tables, links)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ConfigError("an entry of a list of tables that cannot be read", value=error) from error
+        raise ConfigError("cannot read an entry of the table list", value=error) from error

@@ -114,12 +114,12 @@ class Generated:
             suggestion = find_nearest(str(spec.get("kind")), kind_names)
             problems.append(
                 Problem(
-                    "kind", f"{spec.get('kind')!r} is no kind", f"did you mean {suggestion!r}?" if suggestion else ""
+                    "kind", f"unknown kind {spec.get('kind')!r}", f"did you mean {suggestion!r}?" if suggestion else ""
                 )
             )
         for field, value in zip(("seed", "names"), numbers, strict=True):
             if type(value) is not int or not 0 <= value < 2**63:
-                problems.append(Problem(field, f"{value!r} is no whole number below 2 ** 63", "give one"))
+                problems.append(Problem(field, f"got {value!r}, expected a whole number below 2 ** 63"))
         if kind is None or problems:
             raise ConfigError(problems)
         return Draft(kind, int(spec["seed"]), int(spec["names"]))
@@ -137,7 +137,7 @@ class Generated:
 
     def task_at_index(self, index: int) -> Task:
         """Raises ConfigError: only BIRD's tasks have the indices of AgentGym."""
-        raise ConfigError("generated tasks have no index of AgentGym's", value=index, hint="use SqlWorld.from_bird")
+        raise ConfigError("generated tasks do not have an AgentGym index", value=index, hint="use SqlWorld.from_bird")
 
     def vocabulary(self) -> Sequence[str] | None:
         """Returns the closed vocabulary, sorted; None if the database's own words are shown."""
@@ -321,12 +321,12 @@ class SqlWorld:
 def _check_options(rounds: int, text: str, *, compare: str, penalty: float) -> None:
     problems = []
     if rounds < 1:
-        problems.append(Problem("rounds", f"{rounds} rounds", "give at least 1"))
+        problems.append(Problem("rounds", f"got {rounds}, expected at least 1"))
     if text not in TEXTS:
         problems.append(unknown_name_problem("text", text, TEXTS))
     if compare not in COMPARISONS:
         problems.append(unknown_name_problem("comparison", compare, COMPARISONS, location="compare"))
     if not -inf < penalty <= 0:
-        problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+        problems.append(Problem("penalty", f"got a reward of {penalty} for a wrong action, expected 0 or less"))
     if problems:
         raise ConfigError(problems)

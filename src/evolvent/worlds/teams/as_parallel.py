@@ -88,10 +88,10 @@ class TeamParallel:
             SessionGone: no agent is in play. ConfigError: an agent without an action. InvalidAction: see `TeamBatch`.
         """
         if not self.agents:
-            raise SessionGone("a step after the end of the episode", expected="reset() first")
+            raise SessionGone("step was called after the end of the episode", expected="reset() first")
         missing = [name for name in self.agents if name not in actions]
         if missing:
-            raise ConfigError("agents without an action", value=missing, expected=f"one for each of {self.agents}")
+            raise ConfigError("agents lack an action", value=missing, expected=f"an action for each of {self.agents}")
         result = self._batch.step(self._join_actions(actions))
         is_over = bool(result.ended.size)
         view = result.final if is_over and result.final is not None else result.view
@@ -112,7 +112,7 @@ class TeamParallel:
     def state(self) -> NDArray[np.float32]:
         """Returns the central state, `[S]` float32; raises ConfigError if this world has none."""
         if self._view.state is None:
-            raise ConfigError("a world without a central state", value=self.metadata["name"])
+            raise ConfigError("the world has no central state", value=self.metadata["name"])
         state: NDArray[np.float32] = self._view.state[0]
         return state
 

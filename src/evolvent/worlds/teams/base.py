@@ -67,7 +67,7 @@ class Discrete:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise ConfigError("a discrete action", value=self.n, expected="1 choice or more")
+            raise ConfigError("number of choices out of range", value=self.n, expected="1 choice or more")
 
     @property
     def logits(self) -> int:
@@ -83,7 +83,9 @@ class Multi:
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1:
-            raise ConfigError("a multi-discrete action", value=self.sizes, expected="parts of 1 choice or more")
+            raise ConfigError(
+                "sizes of a multi-discrete action out of range", value=self.sizes, expected="parts of 1 choice or more"
+            )
 
     @property
     def logits(self) -> int:
@@ -101,7 +103,7 @@ class Continuous:
 
     def __post_init__(self) -> None:
         if self.dim < 1:
-            raise ConfigError("a continuous action", value=self.dim, expected="1 number or more")
+            raise ConfigError("size of a continuous action out of range", value=self.dim, expected="1 number or more")
 
 
 Actions = Discrete | Multi | Continuous
@@ -130,7 +132,7 @@ class TeamSpec:
     def __post_init__(self) -> None:
         minimums = {"agents": 1, "observation": 1, "state": 0, "horizon": 1}
         problems = [
-            Problem(f"spec.{name}", f"got {getattr(self, name)}", f"expected {minimum} or more")
+            Problem(f"spec.{name}", f"got {getattr(self, name)}, expected {minimum} or more")
             for name, minimum in minimums.items()
             if getattr(self, name) < minimum
         ]
@@ -353,14 +355,16 @@ def check_view(view: TeamView, spec: TeamSpec) -> None:
     for name, shape in expected.items():
         array = getattr(view, name)
         if array is None or array.shape != shape:
-            raise BatchMismatch(f"a team's {name}", value=None if array is None else array.shape, expected=shape)
+            raise BatchMismatch(
+                f"wrong shape of the team's {name}", value=None if array is None else array.shape, expected=shape
+            )
     not_finite = ~np.isfinite(view.observation).all(-1) & view.alive
     if not_finite.any():
         row, agent = np.argwhere(not_finite)[0]
-        raise NonFinite(f"an observation that is not finite ({_describe_position(view, int(row), int(agent))})")
+        raise NonFinite(f"an observation is not finite ({_describe_position(view, int(row), int(agent))})")
     if spec.state and view.state is not None and not np.isfinite(view.state).all():
         row = int(np.argwhere(~np.isfinite(view.state))[0, 0])
-        raise NonFinite(f"a central state that is not finite ({_describe_position(view, row)})")
+        raise NonFinite(f"a central state is not finite ({_describe_position(view, row)})")
     if view.available is not None and not isinstance(spec.actions, Continuous):
         _check_masks(view, spec.actions)
 
@@ -374,7 +378,7 @@ def _check_masks(view: TeamView, actions: Discrete | Multi) -> None:
             row, agent = np.argwhere(empty)[0]
             position = _describe_position(view, int(row), int(agent))
             raise NoLegalAction(
-                f"an agent that may do nothing ({position}, part {part})",
+                f"an agent has no available action ({position}, part {part})",
                 value=f"an empty mask of {size} actions",
                 expected="one available action or more; action 0 for an agent that is not alive",
             )
@@ -402,7 +406,9 @@ def check_actions(actions: Array, spec: TeamSpec, view: TeamView) -> Array:
     raw_actions, kind, rows = np.asarray(actions), spec.actions, len(view.number)
     action_shape = () if isinstance(kind, Discrete) else (len(kind.sizes),) if isinstance(kind, Multi) else (kind.dim,)
     if raw_actions.shape != (rows, spec.agents, *action_shape):
-        raise BatchMismatch("a team's actions", value=raw_actions.shape, expected=(rows, spec.agents, *action_shape))
+        raise BatchMismatch(
+            "wrong shape of the team's actions", value=raw_actions.shape, expected=(rows, spec.agents, *action_shape)
+        )
     alive = view.alive if not action_shape else view.alive[..., None]
     if isinstance(kind, Continuous):
         if not np.issubdtype(raw_actions.dtype, np.floating):
@@ -411,7 +417,7 @@ def check_actions(actions: Array, spec: TeamSpec, view: TeamView) -> Array:
         _raise_if_any(~np.isfinite(values), "an action that is not finite", raw_actions, view)
         return np.clip(values, -1.0, 1.0)
     if not np.issubdtype(raw_actions.dtype, np.integer):
-        raise InvalidAction("a discrete action", value=str(raw_actions.dtype), expected="integers")
+        raise InvalidAction("number of choices out of range", value=str(raw_actions.dtype), expected="integers")
     checked = np.where(alive, raw_actions, 0).astype(np.int64)
     sizes = np.array([kind.n] if isinstance(kind, Discrete) else kind.sizes)
     parts = checked[..., None] if isinstance(kind, Discrete) else checked
@@ -437,7 +443,7 @@ def check_fit(source: TeamSpec, target: TeamSpec) -> None:
     """
     names = ("observation", "actions", "state")
     differences = [
-        f"{name}: trained on {getattr(source, name)}, here {getattr(target, name)}"
+        f"{name}: trained on {getattr(source, name)}, got {getattr(target, name)}"
         for name in names
         if getattr(source, name) != getattr(target, name)
     ]

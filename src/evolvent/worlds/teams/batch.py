@@ -30,9 +30,9 @@ def check_numbers(seeds: Sequence[int] | NDArray[np.int64], size: int) -> Rows:
     """
     numbers = np.array(seeds, dtype=np.int64)
     if numbers.shape != (size,):
-        raise BatchMismatch("numbers of episodes", value=numbers.shape, expected=(size,))
+        raise BatchMismatch("wrong shape of the episode numbers", value=numbers.shape, expected=(size,))
     if (numbers < 0).any():
-        raise ConfigError("a number of an episode", value=int(numbers.min()), expected="0 or more")
+        raise ConfigError("episode number out of range", value=int(numbers.min()), expected="0 or more")
     return numbers
 
 
@@ -53,8 +53,8 @@ class ArrayTeam(ABC):
     state_names: tuple[str, ...] = ()
 
     def __init__(self, tasks: Sequence[Task], size: int, *, spec: TeamSpec) -> None:
-        problems = [Problem("tasks", "none", "give 1 or more")] if not tasks else []
-        problems += [Problem("size", f"got {size}", "expected 1 or more")] if size < 1 else []
+        problems = [Problem("tasks", "got none, expected 1 or more")] if not tasks else []
+        problems += [Problem("size", f"got {size}, expected 1 or more")] if size < 1 else []
         if problems:
             raise ConfigError(problems)
         self.tasks, self.size, self.spec = tuple(tasks), size, spec
@@ -90,7 +90,7 @@ class ArrayTeam(ABC):
     def step(self, actions: Array) -> TeamStep:
         """Steps every team once; see `TeamBatch.step`. Raises SessionGone before `reset`."""
         if self._view is None:
-            raise SessionGone("a step of a batch that has not begun", expected="reset() first")
+            raise SessionGone("step was called before reset", expected="reset() first")
         checked = check_actions(actions, self.spec, self._view)
         self.time += 1
         reward, terminated, success = self._move(checked)
@@ -121,11 +121,11 @@ class ArrayTeam(ABC):
         """Restores a snapshot; raises BatchMismatch for a batch with another size, another team or another world."""
         names = ("number", "time", *self.state_names)
         if set(state) != set(names):
-            raise BatchMismatch("a snapshot of another world", value=sorted(state), expected=sorted(names))
+            raise BatchMismatch("the snapshot belongs to another world", value=sorted(state), expected=sorted(names))
         wrong_shapes = {name: state[name].shape for name in names if state[name].shape != getattr(self, name).shape}
         if wrong_shapes:
             expected = {name: getattr(self, name).shape for name in wrong_shapes}
-            raise BatchMismatch("a snapshot of another batch", value=wrong_shapes, expected=expected)
+            raise BatchMismatch("the snapshot belongs to another batch", value=wrong_shapes, expected=expected)
         self.number = state["number"].astype(np.int64)
         self._start(np.arange(self.size))
         for name in names:

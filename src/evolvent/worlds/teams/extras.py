@@ -95,7 +95,7 @@ class RobotRow:
         self._robot, agents = robot, len(robot.possible_agents)
         invalid = sorted(set(disabled) - set(range(agents)))
         if invalid:
-            raise ConfigError("disabled agents", value=invalid, expected=f"places 0 to {agents - 1}")
+            raise ConfigError("disabled agents", value=invalid, expected=f"indices from 0 to {agents - 1}")
         space, self._disabled = robot.single.action_space, list(disabled)
         assignments = sorted(
             (joint, agent, action_index)
@@ -152,7 +152,7 @@ class RobotRow:
     ) -> RowState:
         state = np.asarray(observation, dtype=np.float32).reshape(-1)
         if not (np.isfinite(state).all() and np.isfinite(reward)):
-            raise NonFinite("a robot's observation or reward that is not finite", value=reward)
+            raise NonFinite("an observation or reward of a robot is not finite", value=reward)
         agents = self.spec.agents
         view = np.concatenate([np.broadcast_to(state, (agents, self._width)), self._who], -1)
         if terminated:
@@ -437,7 +437,7 @@ class ForeignWorld:
             ConfigError, MissingExtra, EnvLost: as `make_row`.
         """
         if not tasks:
-            raise ConfigError("a batch of no tasks", expected="1 or more")
+            raise ConfigError("the batch has no tasks", expected="1 or more")
         probe = make_row(tasks[0])
         spec = probe.spec
         probe.close()

@@ -169,7 +169,7 @@ class GameWorld:
 
     def __init__(self, game: str = "climbing", *, rounds: int = 1, sizes: Sizes | None = None) -> None:
         problems = [] if game in GAMES else [unknown_name_problem("game", game, GAMES)]
-        problems += [] if rounds >= 1 else [Problem("rounds", f"got {rounds}", "expected 1 or more")]
+        problems += [] if rounds >= 1 else [Problem("rounds", f"got {rounds}, expected 1 or more")]
         if problems:
             raise ConfigError(problems)
         self.name, self.game, self.horizon = f"team_{game}", GAMES[game], rounds
@@ -207,7 +207,9 @@ class GameWorld:
         allowed_sizes = range(2, MAX_AGENTS + 1) if self.game.large_sizes else self.game.small_sizes
         if agents not in allowed_sizes:
             raise ConfigError(
-                f"agents of {self.name!r}", value=agents, expected=f"{min(allowed_sizes)} to {max(allowed_sizes)}"
+                f"number of agents of {self.name!r} out of range",
+                value=agents,
+                expected=f"{min(allowed_sizes)} to {max(allowed_sizes)}",
             )
         num_actions = self.game.actions
         rng = sample_rng("team games", self.name, agents, shuffle)

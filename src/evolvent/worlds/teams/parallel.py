@@ -130,7 +130,9 @@ class ParallelRow:
         self._place = {name: index for index, name in enumerate(self.names)}
         invalid = sorted(set(disabled) - set(range(len(self.names))))
         if invalid:
-            raise ConfigError("disabled agents", value=invalid, expected=f"places 0 to {len(self.names) - 1}")
+            raise ConfigError(
+                "disabled agents out of range", value=invalid, expected=f"indices from 0 to {len(self.names) - 1}"
+            )
         self._disabled = list(disabled)
         self._widths = [_observation_width(env.observation_space(name)) for name in self.names]
         self._spaces = [env.action_space(name) for name in self.names]
@@ -176,7 +178,7 @@ class ParallelRow:
             paid_rewards = [float(reward) for reward in rewards.values()]
             reward = sum(paid_rewards) / (max(1, len(paid_rewards)) if self._share == "mean" else 1)
             if not isfinite(reward):
-                raise NonFinite("a team's reward that is not finite", value=reward)
+                raise NonFinite("a reward of the team is not finite", value=reward)
             departed = {name for name in env_actions if ended.get(name, False) or truncations.get(name, False)}
             remaining = [name for name in self._env.agents if name not in departed]
             truncated = not remaining and any(
@@ -211,14 +213,16 @@ class ParallelRow:
         for name in visible:
             index, agent_observation = self._place[name], observations.get(name)
             if agent_observation is None:
-                raise WorldError("an agent in play without an observation", value=name, expected="one at every step")
+                raise WorldError(
+                    "an active agent has no observation", value=name, expected="an observation at every step"
+                )
             values = np.asarray(
                 agent_observation["observation"] if isinstance(agent_observation, Mapping) else agent_observation,
                 dtype=np.float32,
             ).reshape(-1)
             if values.size != self._widths[index]:
                 raise BatchMismatch(
-                    f"an observation of agent {name!r}", value=values.size, expected=self._widths[index]
+                    f"wrong observation size of agent {name!r}", value=values.size, expected=self._widths[index]
                 )
             observation[index, : values.size], alive[index] = values, True
             mask = None if available is None else _read_mask(agent_observation, infos.get(name, {}))
@@ -244,12 +248,12 @@ class ParallelRow:
     def _check_names(self, living: Sequence[Any]) -> None:
         unknown = [name for name in living if name not in self._place]
         if unknown:
-            raise WorldError("agents that were not announced", value=unknown, expected=f"among {self.names}")
+            raise WorldError("unannounced agents", value=unknown, expected=f"among {self.names}")
         if len(living) == len(self.names) and not self._dead:
             return
         returned = sorted(str(name) for name in living if name in self._dead)
         if returned:
-            raise WorldError("agents that came back after their end", value=returned, expected="agents that stay away")
+            raise WorldError("agents returned after their end", value=returned, expected="agents that stay away")
         self._dead |= {name for name in self.names if name not in living}
 
     def _initial_masks(self) -> NDArray[np.bool_] | None:
@@ -268,7 +272,7 @@ class ParallelRow:
         if kinds == {"Box"}:
             return Continuous(max(int(np.prod(space.shape)) for space in self._spaces))
         expected = "all Discrete, one MultiDiscrete, or Box"
-        raise ConfigError("action spaces of a team", value=sorted(kinds), expected=expected)
+        raise ConfigError("unsupported action spaces of a team", value=sorted(kinds), expected=expected)
 
     def _to_env_action(self, index: int, action: NDArray[Any]) -> Any:
         """Converts an action to the environment's space."""
@@ -300,7 +304,9 @@ def _observation_width(space: Any) -> int:
     inner = space["observation"] if _holds_mask(space) else space
     shape = getattr(inner, "shape", None)
     if shape is None or not np.issubdtype(inner.dtype, np.number):
-        raise ConfigError("an observation space of a team", value=str(space), expected="a Box, with or without a mask")
+        raise ConfigError(
+            "unsupported observation space of a team", value=str(space), expected="a Box, with or without a mask"
+        )
     return max(1, int(np.prod(shape)))
 
 

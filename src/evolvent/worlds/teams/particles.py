@@ -191,10 +191,10 @@ class ParticleWorld:
         agents: int | None = None,
         sizes: Sizes | None = None,
     ) -> None:
-        problems = [] if kind in ("spread", "hunt") else [Problem("kind", f"got {kind!r}", "expected spread or hunt")]
-        problems += [] if horizon >= 1 else [Problem("horizon", f"got {horizon}", "expected 1 or more")]
+        problems = [] if kind in ("spread", "hunt") else [Problem("kind", f"got {kind!r}, expected spread or hunt")]
+        problems += [] if horizon >= 1 else [Problem("horizon", f"got {horizon}, expected 1 or more")]
         if agents is not None and not 1 <= agents <= MAX_AGENTS:
-            problems.append(Problem("agents", f"got {agents}", f"expected 1 to {MAX_AGENTS}"))
+            problems.append(Problem("agents", f"got {agents}, expected 1 to {MAX_AGENTS}"))
         if problems:
             raise ConfigError(problems)
         self.name, self.kind, self.horizon, self.agents = f"team_{kind}", kind, horizon, agents
@@ -215,7 +215,9 @@ class ParticleWorld:
         agents.
         """
         if not 2 <= agents <= MAX_AGENTS:
-            raise ConfigError(f"agents of {self.name!r}", value=agents, expected=f"2 to {MAX_AGENTS}")
+            raise ConfigError(
+                f"number of agents of {self.name!r} out of range", value=agents, expected=f"2 to {MAX_AGENTS}"
+            )
         rng = sample_rng("particles", self.name, agents, level)
         goals = rng.uniform(-1.0, 1.0, (agents if self.kind == "spread" else 1, 2)).round(4).tolist()
         return Task(self.name, self.version, {"agents": agents, "goals": goals}, f"{agents} agents", tier, split)
@@ -225,7 +227,7 @@ class ParticleWorld:
         largest = max((task.spec["agents"] for task in tasks), default=1)
         agents = self.agents or largest
         if largest > agents:
-            raise ConfigError("a team larger than the room for it", value=largest, expected=f"at most {agents}")
+            raise ConfigError("the team is too large", value=largest, expected=f"at most {agents} agents")
         return ParticleBatch(self.kind, tasks, size, agents=agents, horizon=self.horizon)
 
     def optimum(self, task: Task) -> Optimum:

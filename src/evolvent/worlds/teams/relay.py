@@ -105,7 +105,9 @@ class RelayWorld:
 
     def __init__(self, *, horizon: int = 24, sizes: Sizes | None = None) -> None:
         if horizon < MAX_AGENTS:
-            raise ConfigError("a relay's horizon", value=horizon, expected=f"{MAX_AGENTS} steps or more")
+            raise ConfigError(
+                "horizon of the relay out of range", value=horizon, expected=f"{MAX_AGENTS} steps or more"
+            )
         self.horizon = horizon
         self._panels = Panels(
             self.name,
@@ -122,7 +124,9 @@ class RelayWorld:
     def task(self, line: Sequence[int], *, tier: str = "seen", split: str = "train") -> Task:
         """Returns a task: the position in line of each agent."""
         if sorted(line) != list(range(len(line))) or not 1 <= len(line) <= MAX_AGENTS:
-            raise ConfigError("a line of agents", value=list(line), expected="each place from 0 on once, at most 12")
+            raise ConfigError(
+                "invalid line of agents", value=list(line), expected="each position from 0 once, at most 12"
+            )
         return Task(self.name, self.version, {"line": list(line)}, f"{len(line)} agents", tier, split)
 
     def batch(self, tasks: Sequence[Task], size: int) -> RelayBatch:

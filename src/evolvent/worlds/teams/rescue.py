@@ -350,10 +350,10 @@ class RescueWorld:
     def __init__(
         self, *, grid: int = 9, horizon: int = 40, agents: int | None = None, sizes: Sizes | None = None
     ) -> None:
-        problems = [] if grid >= 5 else [Problem("grid", f"got {grid}", "expected 5 or more")]
-        problems += [] if horizon >= 1 else [Problem("horizon", f"got {horizon}", "expected 1 or more")]
+        problems = [] if grid >= 5 else [Problem("grid", f"got {grid}, expected 5 or more")]
+        problems += [] if horizon >= 1 else [Problem("horizon", f"got {horizon}, expected 1 or more")]
         if agents is not None and not 1 <= agents <= MAX_AGENTS:
-            problems.append(Problem("agents", f"got {agents}", f"expected 1 to {MAX_AGENTS}"))
+            problems.append(Problem("agents", f"got {agents}, expected 1 to {MAX_AGENTS}"))
         if problems:
             raise ConfigError(problems)
         self.grid, self.horizon, self.agents = grid, horizon, agents
@@ -372,7 +372,7 @@ class RescueWorld:
     def resize_team(self, task: Task, agents: int) -> Task:
         """Returns the same level with another number of agents, in the same split and tier, for few-shot studies."""
         if not 1 <= agents <= MAX_AGENTS:
-            raise ConfigError("agents of a rescue", value=agents, expected=f"1 to {MAX_AGENTS}")
+            raise ConfigError("number of agents of a rescue out of range", value=agents, expected=f"1 to {MAX_AGENTS}")
         spec = {**task.spec, "agents": agents}
         return Task(self.name, self.version, spec, f"{agents} agents, resized", task.tier, task.split)
 
@@ -383,10 +383,10 @@ class RescueWorld:
         largest = max((task.spec["agents"] for task in tasks), default=1)
         agents = self.agents or largest
         if largest > agents:
-            raise ConfigError("a team larger than the room for it", value=largest, expected=f"at most {agents}")
+            raise ConfigError("the team is too large", value=largest, expected=f"at most {agents} agents")
         other_sizes = {len(task.spec["walls"]) for task in tasks} - {self.grid}
         if other_sizes:
-            raise ConfigError("levels of another size", value=sorted(other_sizes), expected=self.grid)
+            raise ConfigError("levels have another grid size", value=sorted(other_sizes), expected=self.grid)
         return RescueBatch(tasks, size, agents=agents, grid=self.grid, horizon=self.horizon)
 
     def optimum(self, task: Task) -> Optimum:

@@ -132,8 +132,8 @@ class RowTeam:
     """
 
     def __init__(self, spec: TeamSpec, tasks: Sequence[Task], size: int, *, host: RowHost) -> None:
-        problems = [Problem("tasks", "none", "give 1 or more")] if not tasks else []
-        problems += [Problem("size", f"got {size}", "expected 1 or more")] if size < 1 else []
+        problems = [Problem("tasks", "got none, expected 1 or more")] if not tasks else []
+        problems += [Problem("size", f"got {size}, expected 1 or more")] if size < 1 else []
         if problems:
             raise ConfigError(problems)
         self.spec, self.tasks, self.size, self._host = spec, tuple(tasks), size, host
@@ -154,7 +154,7 @@ class RowTeam:
     def step(self, actions: Array) -> TeamStep:
         """Steps every team once; see `TeamBatch.step`. Raises EnvLost if three episodes of a row did not start."""
         if self._view is None:
-            raise SessionGone("a step of a batch that has not begun", expected="reset() first")
+            raise SessionGone("step was called before reset", expected="reset() first")
         checked = check_actions(actions, self.spec, self._view)
         time = self._view.time
         for row in range(self.size):
@@ -194,7 +194,7 @@ class RowTeam:
         observations.
         """
         if self._view is None:
-            raise SessionGone("a snapshot of a batch that has not begun", expected="reset() first")
+            raise SessionGone("snapshot was called before reset", expected="reset() first")
         max_steps = max(len(past_actions) for past_actions in self._done)
         shape = next((past_actions[0].shape for past_actions in self._done if past_actions), (self.spec.agents,))
         kind = next((past_actions[0].dtype for past_actions in self._done if past_actions), np.dtype(np.int64))
@@ -213,24 +213,26 @@ class RowTeam:
         """Plays the episodes of a snapshot again.
 
         Raises:
-            BatchMismatch: a snapshot of another batch. WorldError: an environment that is not deterministic.
+            BatchMismatch: the snapshot belongs to another batch. WorldError: an environment that is not deterministic.
         """
         expected_observation = state["observation"]
         if expected_observation.shape != (self.size, self.spec.agents, self.spec.observation):
             expected = (self.size, self.spec.agents, self.spec.observation)
-            raise BatchMismatch("a snapshot of another batch", value=expected_observation.shape, expected=expected)
+            raise BatchMismatch(
+                "the snapshot belongs to another batch", value=expected_observation.shape, expected=expected
+            )
         self.reset(state["number"])
         self._done = [list(state["actions"][row, : state["time"][row]]) for row in range(self.size)]
         answers: dict[int, RowState | ErrorRecord | Interrupted] = {}
         self._replay(list(range(self.size)), answers, compare=False)
         for row, answer in answers.items():
             if not isinstance(answer, RowState):
-                raise WorldError("an episode that cannot be played again", value=str(answer), hint="begin a new run")
+                raise WorldError("an episode cannot be replayed", value=str(answer), hint="start a new run")
             self._now[row] = answer
         view = self._check_and_store()
         if not np.array_equal(view.observation, expected_observation):
             rows = np.flatnonzero((view.observation != expected_observation).any((1, 2))).tolist()
-            raise WorldError("an environment that does not repeat itself", value=f"rows {rows}", hint="begin a new run")
+            raise WorldError("an environment is not deterministic", value=f"rows {rows}", hint="start a new run")
         return view
 
     def close(self) -> None:
@@ -253,14 +255,16 @@ class RowTeam:
                 return
             if attempt + 1 == _MAX_LOST_EPISODES:
                 row, reason = next(iter(lost.items()))
-                raise EnvLost(f"row {row}: {_MAX_LOST_EPISODES} episodes in a row did not begin", value=str(reason))
+                raise EnvLost(f"row {row}: {_MAX_LOST_EPISODES} consecutive episodes did not begin", value=str(reason))
             self.number[[row for row, answer in lost.items() if isinstance(answer, ErrorRecord)]] += self.size
             rows = list(lost)
 
     def _check_size(self, row_state: RowState) -> None:
         expected = (self.spec.agents, self.spec.observation)
         if row_state.observation.shape != expected:
-            raise ConfigError("a task whose team is another", value=row_state.observation.shape, expected=expected)
+            raise ConfigError(
+                "the team of the task has the wrong shape", value=row_state.observation.shape, expected=expected
+            )
 
     def _replay(
         self, rows: list[int], answers: dict[int, RowState | ErrorRecord | Interrupted], *, compare: bool

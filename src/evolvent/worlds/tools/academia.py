@@ -344,7 +344,7 @@ class Academia(ToolWorld):
             if collaborators is not None:
                 break
         else:
-            raise ConfigError("no graphs answer a question of this kind", value=kind)
+            raise ConfigError("no graph answers questions of this kind", value=kind)
         start = nets.library.papers[start_index].title if kind[0] == "paper" else nets.library.authors[start_index].name
         key = _digest_quest(kind, nets.library, (start, collaborators))
         return Quest(_render_question(kind, start, collaborators), nets, key, _QuestionParts(start, collaborators))

@@ -133,7 +133,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 
 def _reject_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _parse_literal(text: str) -> Any:

@@ -74,7 +74,7 @@ class ToolExpert:
         call = Call(name, arguments)
         self.state, result = self.toolbox.call(self.state, call)
         if result.failed:
-            raise ConfigError(f"a task that its expert cannot solve: {result.value}", value=call)
+            raise ConfigError(f"the expert cannot solve the task: {result.value}", value=call)
         self.calls.append(call)
         self.results.append(result.value)
         return result.value

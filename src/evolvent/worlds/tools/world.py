@@ -183,7 +183,7 @@ class ToolWorld(ABC):
     def __init__(self, *, style: Style = "plain", penalty: float = 0.0, sizes: Sizes | None = None) -> None:
         problems = [unknown_name_problem("style", str(style), STYLES)] if style not in STYLES else []
         if not -math.inf < penalty <= 0:
-            problems.append(Problem("penalty", f"{penalty} is not a penalty", "give 0 or a negative number"))
+            problems.append(Problem("penalty", f"got {penalty}, expected 0 or less"))
         if problems:
             raise ConfigError(problems)
         self.style, self.penalty = style, penalty
@@ -325,9 +325,9 @@ class ToolWorld(ABC):
         kind = tuple(parts) if isinstance(parts, list) and all(isinstance(part, str) for part in parts) else ()
         problems = []
         if kind not in self._all_kinds:
-            problems.append(Problem("kind", f"{parts!r} is no kind of task", "give a list of parts that fit together"))
+            problems.append(Problem("kind", f"got {parts!r}, expected a list of matching parts"))
         if type(seed) is not int:
-            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+            problems.append(Problem("seed", f"got {seed!r}, expected a whole number"))
         if problems:
             raise ConfigError(problems)
         return kind, task.spec["seed"]

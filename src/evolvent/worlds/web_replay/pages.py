@@ -114,7 +114,7 @@ class Folder:
             if name.endswith(".json") and not file.name.startswith(("ranks", "scores"))
         ]
         if not files:
-            raise ConfigError("no recorded tasks here", value=str(path), expected="a folder of Mind2Web's .json files")
+            raise ConfigError("no recorded tasks found", value=str(path), expected="a folder of Mind2Web's .json files")
         self._files = {name: file for file, name in files}
         self._last: tuple[str, list[object]] = ("", [])
         entries, problems = self._build_index()
@@ -137,10 +137,12 @@ class Folder:
                 try:
                     task = parse_task(row)
                 except SampleInvalid as error:
-                    problems.append(Problem(f"{name}, row {row_index}", str(error), "the row is left out"))
+                    problems.append(Problem(f"{name}, row {row_index}", str(error), "the row is skipped"))
                     continue
                 if task.id in ids:
-                    problems.append(Problem(f"{name}, row {row_index}", f"{task.id} is there before", "it is left out"))
+                    problems.append(
+                        Problem(f"{name}, row {row_index}", f"{task.id} occurs twice", "the row is skipped")
+                    )
                     continue
                 ids.add(task.id)
                 entries.append(_Entry(name, row_index, task.digest, task.website, split, tier, len(task.steps)))
@@ -174,7 +176,9 @@ class Folder:
         entry = get_row(self._entries, task)
         ranks_digest = None if self.ranks is None else self.ranks.digest
         if task.spec.get("ranks") != ranks_digest:
-            raise VersionMismatch("a task with other ranks", value=task.spec.get("ranks"), expected=ranks_digest)
+            raise VersionMismatch(
+                "the task was made with other ranks", value=task.spec.get("ranks"), expected=ranks_digest
+            )
         rows = self._load_rows(entry.file)
         record = parse_task(rows[entry.row]) if entry.row < len(rows) else None
         if record is None or record.digest != entry.digest:
@@ -240,7 +244,7 @@ class Generated:
         record = self._recorded[number] if type(number) is int and 0 <= number < len(self._recorded) else None
         if record is None or dict(task.spec) != {"seed": self.seed, "number": number, "steps": len(record.steps)}:
             raise ConfigError(
-                "no generated task of this seed and number",
+                "generated task out of range",
                 value=dict(task.spec),
                 expected=f"seed {self.seed}, a number below {len(self._recorded)}",
             )
@@ -337,7 +341,7 @@ def parse_page(source: str) -> Element:
         SampleInvalid: an empty page, or one of more than 20 million characters, 200,000 elements or a depth of 500.
     """
     if not source.strip() or len(source) > MAX_CHARACTERS:
-        raise SampleInvalid("a page of no size that is read", value=len(source), expected=f"1 to {MAX_CHARACTERS}")
+        raise SampleInvalid("page size out of range", value=len(source), expected=f"1 to {MAX_CHARACTERS}")
     page = Element("page")
     open_elements, open_counts, count, offset = [("", page)], Counter[str](), 0, 0
     for tag_match in _TAG.finditer(source):
@@ -363,7 +367,7 @@ def parse_page(source: str) -> Element:
             open_counts[tag] += 1
         if count > MAX_ELEMENTS or len(open_elements) > MAX_DEPTH:
             raise SampleInvalid(
-                "a page that is too large",
+                "the page is too large",
                 value=(count, len(open_elements)),
                 expected=f"{MAX_ELEMENTS} elements, a depth of {MAX_DEPTH}",
             )

@@ -2,7 +2,7 @@
 
 A step that cannot be scored (no ranks, a page that cannot be read or lacks the right element) stays in its task
 with the reason, so that it is counted beside the averages. Ranks are read from JSON or Parquet. They are
-published as a pickle, which could run any code when it is opened: convert it where you trust it.
+published as a pickle, which could run any code when it is opened: convert it on a machine where you trust it.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def parse_task(row: object) -> WebTask:
             step.
     """
     if not isinstance(row, dict):
-        raise SampleInvalid("a row that is no object", value=type(row).__name__, expected="a recorded task")
+        raise SampleInvalid("the row is not an object", value=type(row).__name__, expected="a recorded task")
     actions = row.get("actions")
     missing = [name for name in ("annotation_id", "confirmed_task") if not _text(row, name)]
     if missing or not isinstance(actions, list) or not actions:
         raise SampleInvalid(
-            "a row that is no recorded task",
+            "the row is not a recorded task",
             value=sorted(map(str, row))[:12],
             expected="annotation_id, confirmed_task and a list of actions",
         )
@@ -106,7 +106,7 @@ def _digest(row: object) -> str:
     try:
         return hashlib.sha256(canonical_json(row).encode()).hexdigest()
     except (ValueError, RecursionError) as error:  # NaN, or nested without end
-        raise SampleInvalid("a row that cannot be written as JSON again", value=str(error)) from error
+        raise SampleInvalid("the row cannot be written as JSON", value=str(error)) from error
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
@@ -181,7 +181,7 @@ def read_ranks(path: str | Path, *, max_rank: int) -> Ranks:
             "ranks are not read from a pickle, which can run code",
             value=file.name,
             expected="JSON or Parquet",
-            hint="convert it where you trust it",
+            hint="convert it on a machine where you trust it",
         )
     try:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -200,10 +200,10 @@ def _read_json_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
     document = json.loads(file.read_text(encoding="utf-8-sig"))
     steps = document.get("ranks", document) if isinstance(document, dict) else None
     if not isinstance(steps, dict):
-        raise ValueError("no object of steps")
+        raise ValueError("not an object of steps")
     for step, ranks in steps.items():
         if not isinstance(ranks, dict) or not all(type(rank) is int and rank >= 0 for rank in ranks.values()):
-            raise ValueError(f"the step {step} has something else than whole numbers from 0 on")
+            raise ValueError(f"step {step} has values other than whole numbers of 0 or more")
         yield from ((step, str(element), rank) for element, rank in ranks.items())
         if not ranks:
             raise ValueError(f"the step {step} has no ranks")
@@ -234,6 +234,6 @@ def read_rows(file: Path) -> list[object]:
         raise ConfigError(f"{file.name} cannot be read ({error})", value=str(file)) from error
     if not isinstance(document, list):
         raise ConfigError(
-            f"{file.name} holds no array of tasks", value=type(document).__name__, expected="a JSON array"
+            f"{file.name} does not hold an array of tasks", value=type(document).__name__, expected="a JSON array"
         )
     return document

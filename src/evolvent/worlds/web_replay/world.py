@@ -181,11 +181,11 @@ class WebReplayWorld:
     ) -> None:
         problems = [] if history in HISTORIES else [unknown_name_problem("history", str(history), HISTORIES)]
         if not 1 <= top_k <= _MAX_CANDIDATES:
-            problems.append(Problem("top_k", f"{top_k} candidates on a page", f"give 1 to {_MAX_CANDIDATES}"))
+            problems.append(Problem("top_k", f"got {top_k}, expected 1 to {_MAX_CANDIDATES}"))
         if folder is None and pages < 1:
-            problems.append(Problem("pages", f"{pages} pages", "give at least 1"))
+            problems.append(Problem("pages", f"got {pages}, expected at least 1"))
         if folder is None and ranks is not None:
-            problems.append(Problem("ranks", "generated pages bring their own", "leave it out, or give a folder"))
+            problems.append(Problem("ranks", "generated pages have their own ranks", "leave it out, or pass a folder"))
         if problems:
             raise ConfigError(problems)
         self.top_k, self.history, self.rules = top_k, history, rules or ScoringRules()
@@ -264,7 +264,9 @@ class WebReplayWorld:
         try:
             scores = [StepScore(**score) for score in info.get("scores", ())]
         except TypeError as error:
-            raise WorldError(f"no scores of steps ({error})", value=info.get("scores"), expected="a list") from error
+            raise WorldError(
+                f"the scores of the steps are missing ({error})", value=info.get("scores"), expected="a list"
+            ) from error
         if any(reward is None for reward in rewards) or any(score.unscorable for score in scores):
             return Score(None, None, None)
         successes = [score.success for score in scores if score.success is not None]

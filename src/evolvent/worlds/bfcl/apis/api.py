@@ -110,7 +110,9 @@ class Api(ABC):
 
     def __init__(self, config: JsonObject, padding: Padding | None = None) -> None:
         if not isinstance(config, Mapping):
-            raise SampleInvalid(f"the beginning of {self.wire} is no object", value=config, expected="an object")
+            raise SampleInvalid(
+                f"the initial state of {self.wire} is not an object", value=config, expected="an object"
+            )
         self.state: dict[str, Any] = {
             name: copy.deepcopy(config.get(name, default)) for name, default in self.defaults.items()
         }

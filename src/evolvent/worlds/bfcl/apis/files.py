@@ -82,7 +82,7 @@ class Files(Api):
         super().__init__(config, padding)
         roots = config.get("root", {"": {"type": "directory", "contents": {}}})
         if not isinstance(roots, Mapping) or not roots:
-            raise SampleInvalid("a file system without a root", value=roots, expected="a name and its contents")
+            raise SampleInvalid("the file system has no root", value=roots, expected="a name and its contents")
         name, root = next(iter(roots.items()))
         self.state = {"name": name, "root": _load_directory(root.get("contents", {}), padding)}
         self._path: tuple[str, ...] = ()
