@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from evolvent.engine.arena import available_bytes, lazy_zeros
+from evolvent.engine.arena import lazy_zeros
 from evolvent.engine.asks import SampleAsk
 from evolvent.engine.local import LocalEngine
+from evolvent.models.placement import available_bytes
 from evolvent.models.policy import tiny_policy
 
 CPU = torch.device("cpu")

@@ -68,7 +68,7 @@ def test_any_hugging_face_causal_lm_loads(tmp_path):
 
 
 def test_context_is_the_models_or_a_shorter_limit(folder):
-    assert [load_policy(folder, context=limit).context for limit in (None, 4096, 100)] == [256, 256, 100]
+    assert [load_policy(folder, context=limit).context for limit in ("auto", None, 256, 100)] == [256, 256, 256, 100]
 
 
 def test_clone_is_independent():

@@ -12,11 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import EnvLost
-from evolvent.worlds.facts import (
-    CITIES,
-    COUNTRIES,
-    NAMES,
-    PEOPLE,
+from evolvent.worlds.facts import CITIES, COUNTRIES, NAMES, PEOPLE
+from evolvent.worlds.lookup import (
     RELATIONS,
     Chain,
     Facts,

@@ -21,8 +21,8 @@ from evolvent.errors import ConfigError, EnvLost, SessionGone, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit
 from evolvent.worlds.base import SPLITS, TIERS, Forkable
-from evolvent.worlds.facts import NAMES, RELATIONS, FactsDatabase, chains, draw_facts
-from evolvent.worlds.lookup import Lookup, LookupEnv, tiers_of_chains
+from evolvent.worlds.facts import NAMES
+from evolvent.worlds.lookup import RELATIONS, FactsDatabase, Lookup, LookupEnv, chains, draw_facts, tiers_of_chains
 from evolvent.worlds.panel import Sizes, digest
 
 WORLD = Lookup()

@@ -7,7 +7,7 @@ newer weights; earlier turns stay as they were, whichever weights wrote them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,7 @@ from evolvent.agents.history import History, Turn, Window
 from evolvent.engine.asks import Ask, Engine, SampleAsk, Sampling, ScoreAsk
 from evolvent.errors import ContextOverflow, EngineError, EvolventError, Incomplete, boundary
 from evolvent.models.dialects import Chat, Dialect
+from evolvent.models.placement import Placement
 from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, read_run_state
 from evolvent.trajectory import sample_seed
 
@@ -82,13 +83,11 @@ class SnapshotSource:
 
     Args:
         run: the folder of the run.
-        device: the device of the model.
-        context: maximum number of tokens of a conversation; None: the model's own.
+        placement: where and how the model runs.
     """
 
     run: Path
-    device: str = "cpu"
-    context: int | None = 4096
+    placement: Placement = field(default_factory=Placement)
     _last: Snapshot | Path | None = None
 
     def newer(self) -> NamedPolicy | None:
@@ -123,9 +122,8 @@ class SnapshotSource:
         from evolvent.models.policy import load_policy
 
         with boundary(Incomplete, "a policy that cannot be loaded", folder=folder):
-            policy = load_policy(folder, context=self.context)
-            policy.model.to(self.device)
-        return policy
+            placement = self.placement
+            return load_policy(folder, context=placement.context, device=placement.device, dtype=placement.dtype)
 
 
 @dataclass(frozen=True, slots=True)

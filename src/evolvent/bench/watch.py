@@ -34,6 +34,7 @@ from evolvent.errors import (
     boundary,
 )
 from evolvent.files import append_line
+from evolvent.models.placement import Placement
 from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, read_run_state
 from evolvent.store.lock import WriterLock
 from evolvent.store.log import read_rows
@@ -74,8 +75,8 @@ class Watcher:
     Args:
         run: Folder of the run.
         evaluators: Evaluators, in order.
-        device: Device of the model.
-        slots, context: Number of simultaneous texts, and maximum tokens of a text (none: the model's limit).
+        placement: Where and how the model runs, and maximum tokens of a text.
+        slots: Number of simultaneous texts.
         on_row: Called with every appended line.
     Raises:
         ConfigError: no such run, no evaluators, or two of one name. Locked: the run is watched already.
@@ -87,9 +88,8 @@ class Watcher:
         run: Path,
         evaluators: Sequence[Evaluator],
         *,
-        device: str = "cpu",
+        placement: Placement | None = None,
         slots: int = 64,
-        context: int | None = 4096,
         on_row: Callable[[Row], None] = lambda row: None,
     ) -> None:
         names = [evaluator.name for evaluator in evaluators]
@@ -99,7 +99,7 @@ class Watcher:
             raise ConfigError("run folder not found", value=str(run), expected="the folder of a run")
         self.run, self.did = run, WatchCounts()
         self._evaluators, self._on_row = tuple(evaluators), on_row
-        self._device, self._slots, self._context = device, slots, context
+        self._placement, self._slots = placement or Placement(), slots
         self._engine: Engine | None = None
         self._seen: Snapshot | None = None
         self._began = time.monotonic()
@@ -189,8 +189,10 @@ class Watcher:
 
         previous_engine, self._engine = self._engine, None  # one that fails to take the weights is not used again
         with boundary(Incomplete, "a snapshot that cannot be loaded", step=snapshot.step):
-            policy = load_policy(snapshot.path, context=self._context)
-            policy.model.to(self._device)
+            placement = self._placement
+            policy = load_policy(
+                snapshot.path, context=placement.context, device=placement.device, dtype=placement.dtype
+            )
             self._engine = engine_for(policy, slots=self._slots, engine=previous_engine)
         return policy, self._engine
 

@@ -18,7 +18,7 @@ from evolvent.bench.suite import Player
 from evolvent.cli.extensions import load_encoder
 from evolvent.cli.progress import Progress
 from evolvent.cli.registry import require_train_extra, resolve_policy
-from evolvent.cli.settings import WorldsConfig
+from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.config import Config, resolve
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.rollout.episode import collect
@@ -102,7 +102,7 @@ _DEFAULT_MAX_TOKENS = {
 _KEY_VARIABLE = "OPENAI_API_KEY"
 
 
-class AgentConfig(Config):
+class AgentConfig(ModelConfig):
     """Settings of the agent that plays all episodes of a command."""
 
     agent: Literal["expert", "random", "policy", "endpoint"] = Field(default="expert", description="who plays")
@@ -130,7 +130,7 @@ class AgentConfig(Config):
         return self
 
 
-class WorldsAgentConfig(WorldsConfig, AgentConfig):
+class WorldsAgentConfig(AgentConfig, WorldsConfig):
     """Settings of an agent that plays in worlds which the command names."""
 
     memory: MemoryConfig = Field(default_factory=MemoryConfig, description="what it is shown of a memory of steps")
@@ -200,7 +200,7 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
     from evolvent.engine.fitting import engine_for
 
     torch.set_num_threads(config.threads)
-    loaded_policy = resolve_policy(config.policy, list(worlds.values()), seed=config.seed)
+    loaded_policy = resolve_policy(config.policy, list(worlds.values()), seed=config.seed, placement=config.placement)
     max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["policy"]
     agent: Agent = LanguageAgent(loaded_policy, Sampling(temperature=config.temperature), max_tokens=max_tokens)
     engine = engine_for(loaded_policy, slots=config.slots)

@@ -6,7 +6,6 @@ import argparse
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import uvicorn
 from rich.console import Console
 
 from evolvent.cli.console import open_console
-from evolvent.cli.parsing import Parser
+from evolvent.cli.parsing import Parser, add_model_options, read_placement
 from evolvent.cli.registry import POLICIES, require_train_extra, resolve_policy
 from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.serve.listen import listen, listening_url
@@ -45,9 +44,8 @@ def _build_parser() -> Parser:
     parser.add("--temperature", type=_parse_number, default=0.7, help="0: the likeliest token (default: 0.7)")
     parser.add("--top-p", type=_parse_number, default=1.0, help="the share of probability that is kept (default: 1)")
     parser.add("--max-tokens", type=_parse_count, default=256, help="longest reply (default: 256)")
-    parser.add("--context", type=_parse_count, default=4096, help="longest conversation in tokens (default: 4096)")
     parser.add("--seed", type=int, default=0, help="of the replies (default: 0)")
-    parser.add("--device", default="cpu", help="where the model runs, as cuda:0 (default: cpu)")
+    add_model_options(parser)
     parser.add("--threads", type=_parse_count, default=1, help="threads of torch (default: 1)")
     return parser
 
@@ -109,9 +107,8 @@ def _open_source(args: argparse.Namespace) -> PolicySource:
         hint = "the folder of a run or of a model, a GGUF file, or the name of a fetched model"
         raise ConfigError([Problem("policy", f"no policy found at {args.policy!r}", hint)])
     if (path / "snapshots").is_dir():
-        return SnapshotSource(path, args.device, args.context)
-    loaded_policy = replace(resolve_policy(args.policy, []), limit=args.context)
-    loaded_policy.model.to(args.device)
+        return SnapshotSource(path, read_placement(args))
+    loaded_policy = resolve_policy(args.policy, [], placement=read_placement(args))
     return FixedSource(NamedPolicy(loaded_policy, Path(args.policy).resolve().name))
 
 

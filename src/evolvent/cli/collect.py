@@ -31,7 +31,7 @@ __all__ = ["COMMAND", "CollectConfig", "run"]
 _PREFIX = "collect"  # of the ids
 
 
-class CollectConfig(WorldsAgentConfig, BackendConfig):
+class CollectConfig(BackendConfig, WorldsAgentConfig):
     """Settings of `evolvent collect`."""
 
     output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/collect-N")
@@ -52,7 +52,7 @@ COMMAND = Command(
     "Play tasks with an expert, at random, with a policy or an endpoint; keep every episode.",
     CollectConfig,
     resumes=True,
-    free_settings=("backend",),
+    free_settings=("backend", "device"),
 )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Console
 
-from evolvent.cli.parsing import Parser, parse_count
+from evolvent.cli.parsing import Parser, add_model_options, parse_count, read_placement
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, unknown_name_problem
 from evolvent.view.escape import clip, show_hidden
@@ -104,6 +104,7 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add("--max_tokens", type=parse_count, default=1024, help="longest answer (1024)")
     parser.add("--seed", type=parse_count, default=0, help="all randomness derives from it")
     parser.add("--slots", type=parse_count, default=64, help="sources that are worked on at once (64)")
+    add_model_options(parser)
     parser.add("--filter", action="store_true", help="leave out what the model skips and what rules find faulty")
     parser.add("--density", type=float, default=0.0, help="with --filter: smallest comment density (0)")
     parser.add("--aligned", type=float, default=0.0, help="with --filter: smallest share of notes on code near (0)")
@@ -174,7 +175,7 @@ def _policy_writer(args: argparse.Namespace, sampling: Any, settings: Mapping[st
     from evolvent.engine.fitting import engine_for
     from evolvent.scale.local_backend import LocalBackend
 
-    loaded_policy = resolve_policy(args.policy, [Commenting()], seed=args.seed)
+    loaded_policy = resolve_policy(args.policy, [Commenting()], seed=args.seed, placement=read_placement(args))
     agent = LanguageAgent(loaded_policy, sampling, max_tokens=args.max_tokens)
     policy_settings = {**settings, "policy": LocalBackend({}).origin(loaded_policy)}
     return _CommentWriter(agent, engine_for(loaded_policy, slots=args.slots), Path(args.policy).name, policy_settings)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from evolvent.cli.parsing import Parser, parse_count
+from evolvent.cli.parsing import Parser, add_model_options, parse_count, read_placement
 from evolvent.errors import ConfigError, Problem
+from evolvent.models.placement import Placement
 from evolvent.view.escape import clip, show_hidden
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         help="easiness, difficulty, ifd or reducible of a --policy, field:NAME, or none",
     )
     parser.add("--policy", default="", help="who judges rows: a model, or a run")
+    add_model_options(parser)
     parser.add("--reference", default="", help="for reducible: a policy trained on held-out data")
     parser.add("--lines", action="store_true", help="easiness and difficulty line by line (P3's steps)")
     parser.add("--truncate", action="store_true", help="cut rows longer than the context; else they are left out")
@@ -224,7 +226,9 @@ def _build_measure(args: argparse.Namespace) -> Measure:
         return text
     from evolvent.curate.judged import PolicyMeasure
 
-    (policy, name), reference = _load_judge(args.policy), _load_judge(args.reference) if args.reference else None
+    placement = read_placement(args)
+    policy, name = _load_judge(args.policy, placement)
+    reference = _load_judge(args.reference, placement) if args.reference else None
     return PolicyMeasure(
         policy,
         name,
@@ -237,7 +241,7 @@ def _build_measure(args: argparse.Namespace) -> Measure:
     )
 
 
-def _load_judge(name: str) -> tuple[Policy, str]:
+def _load_judge(name: str, placement: Placement) -> tuple[Policy, str]:
     """Loads a trained policy; returns it with its digest."""
     from evolvent.cli.registry import POLICIES, require_train_extra, resolve_model_folder
 
@@ -255,5 +259,7 @@ def _load_judge(name: str) -> tuple[Policy, str]:
                 )
             ]
         )
-    policy = load_policy(resolve_model_folder(name))
+    policy = load_policy(
+        resolve_model_folder(name), context=placement.context, device=placement.device, dtype=placement.dtype
+    )
     return policy, LocalBackend({}).origin(policy)

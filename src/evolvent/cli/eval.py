@@ -20,12 +20,12 @@ from evolvent.cli.run_setup import (
     open_run,
     print_results,
 )
-from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 
 __all__ = ["COMMAND", "EvalConfig", "run"]
 
 
-class EvalConfig(WorldsConfig, BackendConfig):
+class EvalConfig(ModelConfig, BackendConfig, WorldsConfig):
     """Settings of `evolvent eval`."""
 
     policy: str = Field(description="a model folder, a run (its last policy), or a size (xs, s, m; untrained)")
@@ -44,7 +44,7 @@ COMMAND = Command(
     EvalConfig,
     main_field="policy",
     resumes=True,
-    free_settings=("backend",),
+    free_settings=("backend", "device"),
 )
 
 
@@ -57,7 +57,9 @@ def run(argv: Sequence[str], console: Console) -> int:
     worlds_by_name = load_worlds(config.worlds)
     num_episodes = count_panel_episodes(worlds_by_name, config.panel)
     folder = args.resume or choose_run_folder("eval", config.output_dir)
-    evaluated_policy = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
+    evaluated_policy = resolve_policy(
+        config.policy, list(worlds_by_name.values()), seed=config.seed, placement=config.placement
+    )
     panel = config.panel.make_panel(temperature=config.temperature)
     with open_backend(config.backend, config.worlds, worlds_by_name, threads=config.threads) as backend_factory:
         job = RunSetup(
@@ -70,6 +72,7 @@ def run(argv: Sequence[str], console: Console) -> int:
             threads=config.threads,
             plan=(PlannedStage("evaluate", num_episodes),),
             backend_factory=backend_factory,
+            placement=config.placement,
         )
         with open_run(job, console) as active_run:
             rows = active_run.evaluate(evaluated_policy, 0)

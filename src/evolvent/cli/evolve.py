@@ -18,7 +18,7 @@ from evolvent.cli.progress import PlannedStage
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import describe_worlds, load_worlds, resolve_policy
 from evolvent.cli.run_setup import EvaluationConfig, RunSetup, count_panel_episodes, open_backend, open_run
-from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
@@ -32,7 +32,7 @@ from evolvent.worlds.base import World
 __all__ = ["COMMAND", "EvolveConfig", "choose_exploration_tasks", "plan_stages", "run"]
 
 
-class EvolveConfig(WorldsConfig, BackendConfig):
+class EvolveConfig(ModelConfig, BackendConfig, WorldsConfig):
     """Settings of `evolvent evolve`."""
 
     policy: str = Field(default="xs", description="a size (xs, s, m), a model (folder, GGUF file, name), or a run")
@@ -87,7 +87,7 @@ COMMAND = Command(
         "formulated": {"method": dict(FORMULATED)},
     },
     resumes=True,
-    free_settings=("backend",),
+    free_settings=("backend", "device"),
 )
 
 
@@ -111,7 +111,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     panel_size = count_panel_episodes(worlds_by_name, config.panel)
     demonstration_tasks, exploration_tasks = choose_tasks(worlds_by_name, config)
     folder = args.resume or choose_run_folder("evolve", config.output_dir)
-    initial = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
+    worlds = list(worlds_by_name.values())
+    initial = resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement)
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with open_backend(config.backend, config.worlds, worlds_by_name, threads=config.threads) as backend_factory:
         job = RunSetup(
@@ -125,6 +126,7 @@ def run(argv: Sequence[str], console: Console) -> int:
             threads=config.threads,
             plan=plan_stages(config, len(exploration_tasks), panel_size),
             backend_factory=backend_factory,
+            placement=config.placement,
         )
         with open_run(job, console) as active_run:
             write_floors(folder, worlds_by_name, config)

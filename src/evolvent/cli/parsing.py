@@ -6,11 +6,12 @@ import argparse
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.models.placement import DEFAULT_CONTEXT, DtypeName, Placement
 
-__all__ = ["Parser", "choose_verb", "format_verbs_help", "parse_count"]
+__all__ = ["Parser", "add_model_options", "choose_verb", "format_verbs_help", "parse_count", "read_placement"]
 
 _OPTION_PATTERN = re.compile(r"--?[A-Za-z]")
 
@@ -55,6 +56,27 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError([Problem(self.prog, message, f"see {self.prog} --help")])
+
+
+def add_model_options(parser: Parser) -> None:
+    """Adds the options of the model that a verb runs; `read_placement` reads them."""
+    parser.add("--device", default="cpu", help="where the model runs: cpu, cuda, cuda:N or mps (cpu)")
+    parser.add(
+        "--dtype",
+        default="auto",
+        choices=get_args(DtypeName),
+        help="numbers of the weights that are loaded (auto: as they are stored)",
+    )
+    parser.add(
+        "--context",
+        type=parse_count,
+        help=f"most tokens of a text (default: {DEFAULT_CONTEXT}, or the model's if less)",
+    )
+
+
+def read_placement(args: argparse.Namespace) -> Placement:
+    """Returns where and how the model of a verb runs."""
+    return Placement(args.device, args.dtype, args.context or "auto")
 
 
 def choose_verb(prog: str, argv: Sequence[str], verbs: Iterable[str]) -> tuple[str, list[str]]:

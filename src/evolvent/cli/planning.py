@@ -57,7 +57,7 @@ def print_plan(config: RecipeConfig, console: Console, *, card_gib: float | None
     check_layout(model.config, config.parallel, world=config.parallel.mesh.size, adapter=kind_of(model) or "none")
     load = _estimate_load(config, model)
     requested = TrainingPlan(config.parallel, config.optimizer, load, _estimate_memory(model, config, load), "as asked")
-    uses_cuda_card = config.device == "cuda" and torch.cuda.is_available()
+    uses_cuda_card = config.device.startswith("cuda") and torch.cuda.is_available()
     card_bytes = (
         round(card_gib * _BYTES_PER_GIB)
         if card_gib
@@ -198,7 +198,9 @@ def _estimate_load(config: RecipeConfig, model: PreTrainedModel, *, max_sequence
 
 def _device_bytes(config: RecipeConfig) -> int:
     """Returns the memory of a rank: that of its CUDA device, or its part of this machine's memory."""
-    if config.device == "cuda":
-        return int(torch.cuda.get_device_properties(int(os.environ.get("LOCAL_RANK", "0"))).total_memory)
+    if config.device.startswith("cuda"):
+        index = torch.device(config.device).index
+        rank_index = int(os.environ.get("LOCAL_RANK", "0")) if index is None else index
+        return int(torch.cuda.get_device_properties(rank_index).total_memory)
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // num_ranks

@@ -21,6 +21,7 @@ from evolvent.learn.optim.make import build_optimizer, check_fused
 from evolvent.learn.parallel.lay import check_layout
 from evolvent.learn.parallel.stages import min_micro_batches
 from evolvent.models.catalog import locate_model
+from evolvent.models.placement import find_device
 from evolvent.models.policy import Policy
 from evolvent.worlds.base import World
 
@@ -73,11 +74,12 @@ def check_request(request: TrainingRequest) -> RecipeInputs:
         if request.reads_data and isinstance(config, DistillConfig):
             _check_teacher(config)
     initial: Policy | None = None
+    placement = replace(config.placement, device="cpu")  # the ranks move it, or their part of it
     is_located = False  # the policy is a model of this machine
     with _collect_problems(problems, "policy"):
         if config.policy in POLICIES:
             initial = (
-                resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
+                resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed, placement=placement)
                 if worlds_by_name
                 else None
             )
@@ -88,11 +90,12 @@ def check_request(request: TrainingRequest) -> RecipeInputs:
         _check_layout(request, initial, is_located=is_located)
     with _collect_problems(problems, "optimizer"):
         _check_optimizer(config)
-    problems += _check_device(config)
+    with _collect_problems(problems, "device"):
+        _check_device(config)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     if initial is None:
-        initial = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
+        initial = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed, placement=placement)
     return RecipeInputs(initial, worlds_by_name, torch.device(config.device))
 
 
@@ -111,19 +114,18 @@ def _collect_problems(problems: list[Problem], setting: str) -> Iterator[None]:
         problems.append(Problem(setting, str(error)))
 
 
-def _check_device(config: RecipeConfig) -> list[Problem]:
-    num_devices, num_ranks = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if config.device == "cpu" or num_devices >= num_ranks:
-        return []
-    if not num_devices:
-        return [Problem("device", "no CUDA device found", "set device to 'cpu'")]
-    return [
-        Problem(
-            "device",
-            f"got {num_ranks} ranks on this host, expected at most {num_devices}, one per CUDA device",
-            "start fewer ranks",
-        )
-    ]
+def _check_device(config: RecipeConfig) -> None:
+    """Checks that the device is there, and that every rank of this host has one."""
+    device, num_ranks = find_device(config.device), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if device.type == "cpu" or num_ranks == 1:
+        return
+    if device.type != "cuda" or device.index is not None:
+        message = f"got {config.device!r} for {num_ranks} ranks, expected cpu or cuda"
+        raise ConfigError([Problem("device", message, "each rank takes a CUDA device by its number")])
+    num_devices = torch.cuda.device_count()
+    if num_devices < num_ranks:
+        message = f"got {num_ranks} ranks on this host, expected at most {num_devices}, one per CUDA device"
+        raise ConfigError([Problem("device", message, "start fewer ranks")])
 
 
 def _check_folder(request: TrainingRequest) -> None:

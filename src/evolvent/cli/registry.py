@@ -19,6 +19,7 @@ from evolvent.errors import (
     boundary,
     unknown_name_problem,
 )
+from evolvent.models.placement import Placement
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.store.log import read_rows
 from evolvent.worlds.base import World
@@ -160,23 +161,33 @@ def require_train_extra(feature: str) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def resolve_policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
+def resolve_policy(name: str, worlds: Sequence[World], *, seed: int = 0, placement: Placement | None = None) -> Policy:
     """Loads a policy by name: a size of the embedded default (untrained), a model folder or GGUF file, the name of a
     model on this machine, or a run (its last policy).
 
+    Args:
+        name: the name.
+        worlds: the worlds that the policy is to act in.
+        seed: of the weights of an untrained policy.
+        placement: where the model runs; None: on the CPU, as it is stored.
     Raises:
-        ConfigError: neither a size nor a folder.
+        ConfigError: neither a size nor a folder; a device, memory or context that is not there.
         Incomplete: a run without a policy, or a folder without a model.
         CorruptRecord: a run whose ledger cannot be read.
         VocabularyMismatch: a whole-word policy whose vocabulary lacks words of the worlds.
     """
+    placement = placement or Placement()
     if name in POLICIES:
         from evolvent.scale.initial import make_policy
 
-        return make_policy(worlds, size=name, seed=seed)
+        context = placement.context if isinstance(placement.context, int) else None
+        untrained_policy = make_policy(worlds, size=name, context=context, seed=seed)
+        return untrained_policy.to(placement.device, placement.dtype)
     from evolvent.models.policy import load_policy
 
-    loaded = load_policy(resolve_model_folder(name))
+    loaded = load_policy(
+        resolve_model_folder(name), context=placement.context, device=placement.device, dtype=placement.dtype
+    )
     _check_vocabulary(name, loaded, worlds)
     return loaded
 

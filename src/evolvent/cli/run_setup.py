@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ from evolvent.config import Config
 from evolvent.errors import EvolventError, boundary
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.run import Evaluation, Run
@@ -70,6 +71,7 @@ class RunSetup:
         optimizer: the optimizer of RL; None: AdamW.
         restrict_to_admissible: whether actions are sampled among those that worlds list, token by token.
         action_level: whether policies choose among the listed actions as wholes.
+        placement: where and how policies run.
         backend_factory: builds the backend that plays and trains (`scale.endpoint_backend` plays on an endpoint).
     """
 
@@ -87,6 +89,7 @@ class RunSetup:
     restrict_to_admissible: bool = False
     action_level: bool = False
     backend_factory: Callable[..., LocalBackend] = LocalBackend
+    placement: Placement = field(default_factory=Placement)
 
 
 @contextmanager
@@ -114,6 +117,7 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
         optimizer=setup.optimizer or OptimizerConfig(),
         restrict_to_admissible=setup.restrict_to_admissible,
         action_level=setup.action_level,
+        placement=setup.placement,
     )
     progress = Progress(console, setup.plan)
     progress_backend: ProgressBackend[Policy] = ProgressBackend(backend, progress)

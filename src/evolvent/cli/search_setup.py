@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from evolvent.belief.named import parse_detector
 from evolvent.cli.registry import POLICIES, resolve_model_folder, resolve_policy
-from evolvent.cli.settings import WorldsConfig
+from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.engine.asks import Engine
 from evolvent.engine.driver import MultiModelEngine
 from evolvent.engine.fitting import engine_for
@@ -35,7 +35,7 @@ _KEY_VARIABLE = "OPENAI_API_KEY"
 _MAX_ENGINE_ROWS = 256  # an engine's memory grows with its rows
 
 
-class SearchSetupConfig(WorldsConfig):
+class SearchSetupConfig(ModelConfig, WorldsConfig):
     """Settings of the searching policy, the judge and the search."""
 
     policy: str = Field(default="xs", description="who writes: a size, a model (folder, GGUF file, name), or a run")
@@ -140,8 +140,13 @@ def open_search_policies(config: SearchSetupConfig, worlds: Mapping[str, World])
         EndpointError, TokensMissing: an endpoint that does not answer, or that returns no token ids.
     """
     torch.set_num_threads(config.threads)
-    writer = resolve_policy(config.policy, list(worlds.values()), seed=config.seed)
-    judge = load_policy(_judge_folder(config.judge)) if config.judge else writer
+    placement = config.placement
+    writer = resolve_policy(config.policy, list(worlds.values()), seed=config.seed, placement=placement)
+    judge = (
+        load_policy(_judge_folder(config.judge), device=placement.device, dtype=placement.dtype)
+        if config.judge
+        else writer
+    )
     with ExitStack() as exit_stack:
         engine = exit_stack.enter_context(_open_remote_engine(config, writer)) if config.endpoint else None
         engine = engine or engine_for(writer, slots=_engine_rows(config))

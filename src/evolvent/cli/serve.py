@@ -17,7 +17,7 @@ from pydantic import Field
 from rich.console import Console
 
 from evolvent.cli.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
-from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.world_registry import TOKEN_VARIABLE
 from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
 from evolvent.serve.app import Dialect, build_app
@@ -37,7 +37,7 @@ _SHUTDOWN_TIMEOUT_S = 5  # how long requests may take to end when the server is 
 _KEEP_ALIVE_S = 75  # longer than the pauses of most clients, so that they do not write into a closed connection
 
 
-class ServeConfig(WorldsConfig):
+class ServeConfig(ModelConfig, WorldsConfig):
     """Settings of `evolvent serve`."""
 
     host: str = Field(default="127.0.0.1", description="address to listen on; beyond the loopback a token is needed")
@@ -227,7 +227,9 @@ def _make_policy_app(config: ServeConfig, access: Access) -> tuple[App, str]:
 
     policy_name = config.policy or ""
     served_policy = resolve_policy(
-        policy_name, list(load_worlds(config.worlds).values()) if policy_name in POLICIES else ()
+        policy_name,
+        list(load_worlds(config.worlds).values()) if policy_name in POLICIES else (),
+        placement=config.placement,
     )
     name = Path(policy_name).resolve().name if policy_name not in POLICIES else policy_name
     dialect = PolicyDialect(

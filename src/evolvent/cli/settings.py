@@ -15,8 +15,18 @@ from rich.console import Console
 from evolvent.cli.registry import describe_worlds
 from evolvent.config import Config, list_settings, present_path, resolve, to_toml
 from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
+from evolvent.models.placement import DEFAULT_CONTEXT, DEVICE_PATTERN, DtypeName, Placement
 
-__all__ = ["AnyCommand", "Command", "ParsedCommand", "WorldsConfig", "format_help", "parse_command", "read_verb"]
+__all__ = [
+    "AnyCommand",
+    "Command",
+    "ModelConfig",
+    "ParsedCommand",
+    "WorldsConfig",
+    "format_help",
+    "parse_command",
+    "read_verb",
+]
 
 C = TypeVar("C", bound=Config)
 _COMMAND_OPTIONS = ("--preset", "--config", "--resume")
@@ -39,6 +49,30 @@ class WorldsConfig(Config):
         if problems:
             raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in problems))
         return names
+
+
+class ModelConfig(Config):
+    """Settings of the models that a command runs."""
+
+    device: str = Field(default="cpu", description="where models run: cpu, cuda, cuda:N or mps")
+    dtype: DtypeName = Field(
+        default="auto", description="numbers of the weights that are loaded; auto: as they are stored"
+    )
+    context: int | None = Field(
+        default=None, ge=2, description=f"most tokens of an episode; none: {DEFAULT_CONTEXT}, or the model's if less"
+    )
+
+    @field_validator("device")
+    @classmethod
+    def _check_device(cls, device: str) -> str:
+        if not DEVICE_PATTERN.fullmatch(device):
+            raise ValueError(f"unknown device {device!r} (use cpu, cuda, cuda:N or mps)")
+        return device
+
+    @property
+    def placement(self) -> Placement:
+        """Returns where and how the models run."""
+        return Placement(self.device, self.dtype, self.context or "auto")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from evolvent.cli.run_setup import (
     print_results,
     write_report,
 )
-from evolvent.cli.settings import AnyCommand, Command, WorldsConfig, parse_command
+from evolvent.cli.settings import AnyCommand, Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.train_data_sources import MethodData, read_comments_data, read_hammer_data, read_p3_data
 from evolvent.curate.commenting import Commenting
 from evolvent.curate.subset import SELECTORS
@@ -48,7 +48,7 @@ _HAMMER_DEFAULTS, _P3_DEFAULTS = (
 )  # named, so that a setting given beside them leaves the others
 
 
-class DataMethodConfig(WorldsConfig):
+class DataMethodConfig(ModelConfig, WorldsConfig):
     """Settings that all three methods share, beside their own."""
 
     data: Path = Field(description="a file of rows, a folder of such, a saved data set, a run or a store")
@@ -61,7 +61,7 @@ class DataMethodConfig(WorldsConfig):
     threads: int = Field(default=1, ge=1, description="threads of torch")
     slots: int = Field(default=64, ge=1, description="episodes open at once")
     context: int | None = Field(
-        default=None, ge=16, description="longest sequence of an untrained size; none: room for every row"
+        default=None, ge=16, description="longest sequence in tokens; none: the model's, or room for every row"
     )
     worlds: tuple[str, ...] = Field(default=(), description="worlds to measure in after every round; none: none")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the updates")
@@ -112,6 +112,7 @@ COMMANDS: dict[str, AnyCommand] = {
         main_field="data",
         presets={"small": {}, "published": _HAMMER_PRESET},
         resumes=True,
+        free_settings=("device",),
     ),
     "comments": Command(
         "train comments",
@@ -119,6 +120,7 @@ COMMANDS: dict[str, AnyCommand] = {
         TrainCommentsConfig,
         main_field="data",
         resumes=True,
+        free_settings=("device",),
     ),
     "p3": Command(
         "train p3",
@@ -127,6 +129,7 @@ COMMANDS: dict[str, AnyCommand] = {
         main_field="data",
         presets={"small": {}, "published": _P3_PRESET},
         resumes=True,
+        free_settings=("device",),
     ),
 }
 
@@ -167,6 +170,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         threads=config.threads,
         plan=method.plan_stages(config),
         optimizer=OptimizerConfig(),
+        placement=config.placement,
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with open_run(job, console) as active_run, redraw_repeatedly(partial(write_report, folder)):
@@ -197,8 +201,6 @@ def _check_paths(config: DataMethodConfig) -> None:
         for name, path in paths.items()
         if path is not None and not path.exists()
     ]
-    if config.context is not None and config.policy not in POLICIES:
-        problems.append(Problem("context", f"{config.policy} already has a context length", "leave out --context"))
     if problems:
         raise ConfigError(problems)
 
@@ -206,12 +208,13 @@ def _check_paths(config: DataMethodConfig) -> None:
 def _load_base_policy(config: DataMethodConfig, method_data: MethodData) -> Policy:
     """Loads a policy by name; a size is untrained, over the words of the data and with room for its longest row."""
     if config.policy not in POLICIES:
-        return resolve_policy(config.policy, [], seed=config.seed)
+        return resolve_policy(config.policy, [], seed=config.seed, placement=config.placement)
     vocabulary, max_length = method_data.collect_vocabulary()
     context = config.context or 1 << max(8, (max_length + 16).bit_length())
-    return tiny_policy(
+    untrained_policy = tiny_policy(
         sorted(vocabulary), size=config.policy, context=context, seed=sample_seed(config.seed, "initialisation") % 2**31
     )
+    return untrained_policy.to(config.device, config.dtype)
 
 
 def _report_figures(console: Console, file: Path, figures: Mapping[str, Mapping[str, Any]]) -> None:

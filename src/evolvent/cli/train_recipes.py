@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from evolvent.cli.registry import resolve_policy as policy_named
-from evolvent.cli.settings import WorldsConfig
+from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.cli.training_data import EpisodeSummary, holds_episodes, read_data_rows, read_episodes
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.annotate import annotate
@@ -35,6 +35,7 @@ from evolvent.learn.sources import vocabulary_digest
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake
 from evolvent.models.adapters import AdapterConfig
+from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy
 from evolvent.scale.training import CheckpointConfig
 from evolvent.trajectory import Task, Trajectory
@@ -48,7 +49,7 @@ __all__ = ["RECIPES", "PreparedTraining", "RecipeConfig", "RecipeInputs"]
 DataForm = Literal["episodes", "rows", "either"]
 
 
-class RecipeConfig(WorldsConfig):
+class RecipeConfig(ModelConfig, WorldsConfig):
     """Settings that all recipes share.
 
     Attributes:
@@ -70,7 +71,6 @@ class RecipeConfig(WorldsConfig):
     )
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     threads: int = Field(default=1, ge=1, description="threads of torch in every rank")
-    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where the model is trained")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="the optimizer")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
@@ -301,7 +301,7 @@ class DistillConfig(SftConfig):
         )
 
         def make_sequences(intake: Intake) -> Iterator[TokenSequence]:
-            teacher = policy_named(self.teacher, [], seed=self.seed)
+            teacher = policy_named(self.teacher, [], seed=self.seed, placement=Placement(dtype=self.dtype))
             if vocabulary_digest(teacher.tokenizer) != digest:
                 sizes = f"{len(teacher.tokenizer):,} and {len(inputs.policy.tokenizer):,} tokens"
                 message = f"tokenizer of {self.teacher} differs from {self.policy}: {sizes}"

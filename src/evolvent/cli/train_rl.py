@@ -30,7 +30,7 @@ from evolvent.cli.run_setup import (
     print_results,
     write_report,
 )
-from evolvent.cli.settings import AnyCommand, Command, WorldsConfig, parse_command
+from evolvent.cli.settings import AnyCommand, Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.config import Config
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
@@ -112,7 +112,7 @@ class UpdateConfig(Config):
         )
 
 
-class TrainRLConfig(WorldsConfig, BackendConfig):
+class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
     """Settings of `evolvent train rl`, beside those of the method."""
 
     method: str = Field(default="poad", description="the method")
@@ -196,7 +196,7 @@ def make_command(name: str, method: Method | None = None) -> AnyCommand:
     """
     method = method or _load_method(name)
     description = f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations."
-    return Command("train rl", description, _make_config_class(name, method), resumes=True)
+    return Command("train rl", description, _make_config_class(name, method), resumes=True, free_settings=("device",))
 
 
 def run(argv: Sequence[str], console: Console) -> int:
@@ -223,8 +223,11 @@ def run(argv: Sequence[str], console: Console) -> int:
             worlds_by_name, practice_tasks, name if action_level else "rl.practice.restrict_to_admissible"
         )
     folder = args.resume or choose_run_folder("rl", config.output_dir)
+    worlds = list(worlds_by_name.values())
     initial = adapt(
-        resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed), config.adapter, seed=config.seed
+        resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement),
+        config.adapter,
+        seed=config.seed,
     )
     num_iterations = practice.iterations if practice else 0
     plan = [
@@ -247,6 +250,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         optimizer=OptimizerConfig(),
         action_level=action_level,
         restrict_to_admissible=restrict_to_admissible,
+        placement=config.placement,
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (

@@ -25,7 +25,7 @@ from evolvent.cli.run_setup import (
     open_run,
     write_report,
 )
-from evolvent.cli.settings import AnyCommand, Command, WorldsConfig, parse_command
+from evolvent.cli.settings import AnyCommand, Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.train_rl import CLONE_CONFIG, UpdateConfig
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.objectives import weighted_nll
@@ -63,7 +63,7 @@ _TSLLM_SEARCH, _OPENR_SEARCH = (
 )  # named, so that a setting given beside them leaves the others
 
 
-class SearchTrainingConfig(WorldsConfig, BackendConfig):
+class SearchTrainingConfig(ModelConfig, BackendConfig, WorldsConfig):
     """Settings that both methods share, beside their own."""
 
     policy: str = Field(
@@ -107,6 +107,7 @@ COMMANDS: dict[str, AnyCommand] = {
             "alignment": {"worlds": ["preference"], "pairs": 2000, "tsllm": dict(ALIGNMENT)},
         },
         resumes=True,
+        free_settings=("device",),
     ),
     "openr": Command(
         "train openr",
@@ -114,6 +115,7 @@ COMMANDS: dict[str, AnyCommand] = {
         TrainOpenRConfig,
         presets={"small": {}, "published": {"openr": dict(PUBLISHED)}},
         resumes=True,
+        free_settings=("device",),
     ),
 }
 
@@ -153,7 +155,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     panel_size = count_panel_episodes(worlds_by_name, config.panel)
     demonstration_tasks, training_tasks = _choose_tasks(worlds_by_name, config)
     folder = args.resume or choose_run_folder(name, config.output_dir)
-    initial = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
+    worlds = list(worlds_by_name.values())
+    initial = resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement)
     search = config.tsllm.search if name == "tsllm" else config.openr.search
     job = RunSetup(
         folder,
@@ -167,6 +170,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         plan=_plan_stages(config, len(training_tasks), panel_size, is_cloned=bool(demonstration_tasks)),
         rl_train=config.train.make_train_config() if name == "openr" else None,
         optimizer=OptimizerConfig(),
+        placement=config.placement,
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (

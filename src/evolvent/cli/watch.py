@@ -26,7 +26,7 @@ from evolvent.bench.measures import Evaluator
 from evolvent.bench.questions import read_choices, read_questions, read_texts
 from evolvent.bench.watch import Watcher, watch
 from evolvent.cli.registry import load_worlds, require_train_extra
-from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors
@@ -63,7 +63,7 @@ class WatchGenerationConfig(GenerationConfig):
     data: Path | None = Field(default=None, description=_DATA_HELP)
 
 
-class WatchConfig(WorldsConfig):
+class WatchConfig(ModelConfig, WorldsConfig):
     """Settings of `evolvent watch`."""
 
     run: Path = Field(description="the folder of the run")
@@ -82,8 +82,6 @@ class WatchConfig(WorldsConfig):
     poll_s: float = Field(default=2.0, gt=0, description="how often it is looked for a new snapshot")
     idle_s: float | None = Field(default=None, gt=0, description="end when none has come for so long; none: wait")
     slots: int = Field(default=64, ge=1, description="texts worked on at once")
-    context: int | None = Field(default=4096, ge=2, description="most tokens of a text; none: what the model takes")
-    device: str = Field(default="cpu", description="where the model runs, as cuda:1")
     threads: int = Field(default=1, ge=1, description="threads of torch")
     nice: int = Field(default=10, ge=0, le=19, description="how far the training on this machine comes first")
 
@@ -107,9 +105,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     with Watcher(
         config.run,
         evaluators,
-        device=config.device,
+        placement=config.placement,
         slots=config.slots,
-        context=config.context,
         on_row=partial(_print_row, console),
     ) as watcher:
         os.nice(config.nice)

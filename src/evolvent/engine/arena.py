@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -34,16 +32,11 @@ __all__ = [
     "Snapshot",
     "Spilled",
     "StateShape",
-    "available_bytes",
     "lazy_zeros",
 ]
 
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-_CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,35 +67,6 @@ def lazy_zeros(sizes: tuple[int, ...], *, dtype: torch.dtype, device: torch.devi
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         pages.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page would take 2 MB for one token
     return torch.frombuffer(pages, dtype=dtype).view(sizes), LazyMemory(pages)
-
-
-def available_bytes(device: torch.device) -> int:
-    """Returns how many bytes are free on a device: of main memory, what the system and a container's limit allow."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type == "mps":
-        return int(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
-    limits = [_free_main_memory()]
-    for limit_path, usage_path in _CGROUPS:
-        try:
-            limit = int(Path(limit_path).read_text(encoding="ascii"))
-            limits.append(limit - int(Path(usage_path).read_text(encoding="ascii")))
-        except (OSError, ValueError):  # no container, or no limit ("max")
-            continue
-    return max(0, min(limits))
-
-
-def _free_main_memory() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (ValueError, OSError, AttributeError):
-        return 4 * 2**30
 
 
 @dataclass(slots=True)

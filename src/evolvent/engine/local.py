@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evolvent.engine.arena import Arena, RowAllocator, Shape, available_bytes
+from evolvent.engine.arena import Arena, RowAllocator, Shape
 from evolvent.engine.asks import (
     Ask,
     Continuation,
@@ -33,6 +33,7 @@ from evolvent.engine.stops import completes_stop_string
 from evolvent.engine.streams import STRIDE, Stream, Streams, TicketState, build_limit, draw, draw_plain, plan, uniforms
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
+from evolvent.models.placement import available_bytes
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy

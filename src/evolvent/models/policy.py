@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,14 +22,23 @@ from evolvent.errors import (
     HashMismatch,
     Incomplete,
     MissingExtra,
+    Problem,
     ShapeMismatch,
     UnsafeFile,
     VocabularyMismatch,
 )
-from evolvent.models.catalog import locate_model
+from evolvent.models.catalog import count_parameters, locate_model
 from evolvent.models.dialects import Chat, Dialect, HistoryMode, Words, dialect_for
-from evolvent.models.gguf import find_gguf, load_gguf
+from evolvent.models.gguf import find_gguf, load_gguf, read_gguf_config
 from evolvent.models.heads import ValueHead, load_head, save_head
+from evolvent.models.placement import (
+    DEFAULT_CONTEXT,
+    ContextSetting,
+    DtypeName,
+    check_memory,
+    find_device,
+    find_dtype,
+)
 from evolvent.models.quantized import dequantize, is_quantized, load_quantized
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.tuned import (
@@ -45,8 +54,9 @@ from evolvent.models.tuned import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["BaseFolder", "Policy", "load_policy", "refuse_pickle", "tiny_policy"]
 
@@ -57,10 +67,15 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 @dataclass(frozen=True, slots=True)
 class BaseFolder:
-    """The folder that weights were read from, and the digest that they had then (`tuned.base_digest`)."""
+    """The folder that weights were read from, and the digest that they had then (`tuned.base_digest`).
+
+    Attributes:
+        dtype: the numbers that the weights were converted to; "auto": they are as stored.
+    """
 
     folder: Path
     digest: str
+    dtype: DtypeName = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +104,25 @@ class Policy:
         """Returns the maximum tokens of an episode: the model's limit less an adapter's virtual tokens, or `limit`
         if less.
         """
+        return min(self.model_context, self.limit or self.model_context)
+
+    @property
+    def model_context(self) -> int:
+        """Returns the maximum tokens that the model reads, less an adapter's virtual tokens."""
         max_tokens = int(getattr(self.model.config, "max_position_embeddings", 0) or self.tokenizer.model_max_length)
-        max_tokens -= sum(virtual_tokens(self.model))
-        return min(max_tokens, self.limit or max_tokens)
+        return max_tokens - sum(virtual_tokens(self.model))
+
+    def to(self, device: str | torch.device, dtype: DtypeName = "auto") -> Policy:
+        """Moves the weights to a device, and converts them unless the dtype is "auto"; returns the policy itself.
+
+        Raises:
+            ConfigError: a device that this machine does not have, or an unknown dtype.
+        """
+        target, weights_dtype = find_device(device), find_dtype(dtype)
+        self.model.to(device=target, dtype=weights_dtype)
+        if self.value_head is not None:
+            self.value_head.to(target)
+        return self
 
     def parameters(self) -> int:
         """Counts the weights of the model, an adapter's among them."""
@@ -147,7 +178,9 @@ class Policy:
         elif base_folder != beside:
             location = str(base_folder)
         save_adapter(self.model, folder, base=location)
-        return {"folder": location, "digest": digest}
+        note = {"folder": location, "digest": digest}
+        is_converted = location != _BASE and self.base is not None and self.base.dtype != "auto"
+        return {**note, "dtype": self.base.dtype} if is_converted and self.base is not None else note
 
 
 def tiny_policy(vocabulary: Sequence[str], *, size: str = "xs", context: int = 256, seed: int = 0) -> Policy:
@@ -173,7 +206,9 @@ def load_policy(
     *,
     dialect: str | None = None,
     history: HistoryMode | None = None,
-    context: int | None = 4096,
+    context: ContextSetting = "auto",
+    device: str | torch.device = "cpu",
+    dtype: DtypeName = "auto",
     base: Path | str | None = None,
 ) -> Policy:
     """Loads any Hugging Face causal LM folder, a peft adapter on one, or a GGUF file. No code is run, and weights are
@@ -188,13 +223,17 @@ def load_policy(
         dialect: "words", "chat" or "lines"; None: that of the folder's note, else the one that fits the tokenizer.
         history: of the dialect chat: past replies as they were sampled ("append"), or as the template renders them
             ("template"); None: that of the folder's note, else "append".
-        context: maximum tokens of an episode, since an engine's memory grows with it; None: the model's limit.
+        context: maximum tokens of an episode; "auto": 4,096, or the model's limit if that is less, since an engine's
+            memory grows with it; None: the model's limit.
+        device: where the model runs, as "cuda:1".
+        dtype: the numbers of the weights: "float32", "bfloat16", "float16"; "auto": as they are stored.
         base: the folder that an adapter belongs on; None: the location in the adapter's note.
     Raises:
         Incomplete: a missing file, named. UnsafeFile: pickled weights only, or a folder that brings its own code.
         VocabularyMismatch: a tokenizer that knows more tokens than the model. ShapeMismatch: weights that do not
             fit.
-        ConfigError: no such model, or an adapter or a GGUF file that is not understood.
+        ConfigError: no such model; an adapter or a GGUF file that is not understood; a device that is not there or has
+            too little memory for the weights; a context above the model's.
         HashMismatch: an adapter's base has changed.
 
     >>> import tempfile
@@ -203,9 +242,12 @@ def load_policy(
     >>> load_policy(folder).context
     256
     """
-    folder = locate_model(folder)
+    folder, target, weights_dtype = locate_model(folder), find_device(device), find_dtype(dtype)
     if (folder / FILES[0]).is_file():
-        return _load_adapted(folder, dialect=dialect, history=history, context=context, base=base)
+        adapted_policy = _load_adapted(
+            folder, dialect=dialect, history=history, context=context, dtype=dtype, base=base
+        )
+        return adapted_policy.to(target)
     if base is not None:
         raise ConfigError(
             "base can be set only for an adapter folder", value=str(folder), expected=f"a folder with {FILES[0]}"
@@ -213,17 +255,53 @@ def load_policy(
     gguf_file = find_gguf(folder)
     if gguf_file is not None:
         _transformers()
+        _check_fits(gguf_file, read_gguf_config(gguf_file), context=context, dtype=weights_dtype, device=target)
         model, tokenizer = load_gguf(gguf_file)
+        model.to(dtype=weights_dtype)
     else:
         _check_folder(folder)
-        model = _load_model(folder)
+        _check_fits(folder, _read_config(folder), context=context, dtype=weights_dtype, device=target)
+        model = _load_model(folder, weights_dtype)
         tokenizer = _load_tokenizer(folder, model)
     note = _read_note(folder)
     policy_dialect = _dialect_of(tokenizer, model, dialect or note.get("dialect"), history or note.get("history"), note)
     version, head = int(note.get("version", 0)), load_head(folder, model)
-    return Policy(
-        model, tokenizer, policy_dialect, version, head, context, BaseFolder(folder.resolve(), base_digest(model))
-    )
+    base_folder = BaseFolder(folder.resolve(), base_digest(model), dtype)
+    policy = Policy(model, tokenizer, policy_dialect, version, head, base=base_folder)
+    return _limit_context(policy, context).to(target)
+
+
+def _check_fits(
+    path: Path,
+    config: PreTrainedConfig | None,
+    *,
+    context: ContextSetting,
+    dtype: torch.dtype | None,
+    device: torch.device,
+) -> None:
+    """Checks the context of a model and the memory of its weights before they are read."""
+    limit = getattr(config, "max_position_embeddings", None)
+    if isinstance(context, int) and isinstance(limit, int) and context > limit:
+        raise _context_error(context, limit)
+    stored_bytes = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    num_weights = count_parameters(path) or 0
+    if dtype is not None or not stored_bytes or is_quantized(path):
+        stored_bytes = num_weights * (4 if dtype is None else dtype.itemsize)
+    check_memory(str(path), stored_bytes, device)
+
+
+def _context_error(context: int, limit: int) -> ConfigError:
+    return ConfigError([Problem("context", f"got {context}, expected at most {limit}, the model's limit")])
+
+
+def _limit_context(policy: Policy, context: ContextSetting) -> Policy:
+    """Returns the policy with the requested context."""
+    limit = policy.model_context
+    if context == "auto":
+        return replace(policy, limit=DEFAULT_CONTEXT if limit > DEFAULT_CONTEXT else None)
+    if isinstance(context, int) and context > limit:
+        raise _context_error(context, limit)
+    return replace(policy, limit=context)
 
 
 def _dialect_of(tokenizer: Any, model: Any, name: str | None, history: str | None, note: Mapping[str, Any]) -> Dialect:
@@ -241,9 +319,13 @@ def _load_adapted(
     *,
     dialect: str | None,
     history: HistoryMode | None,
-    context: int | None,
+    context: ContextSetting,
+    dtype: DtypeName,
     base: Path | str | None,
 ) -> Policy:
+    """Loads an adapter on its base, in main memory. The base has the dtype in which the adapter was trained, unless
+    another one is requested.
+    """
     note = _read_note(folder)
     base_note: dict[str, Any] = note["base"] if isinstance(note.get("base"), dict) else {}
     base_policy = load_policy(
@@ -251,6 +333,7 @@ def _load_adapted(
         dialect=dialect,
         history=history or note.get("history"),
         context=context,
+        dtype=base_note.get("dtype", "auto"),
     )
     if base_note and base_policy.base is not None and base_note.get("digest") != base_policy.base.digest:
         raise HashMismatch(
@@ -259,6 +342,9 @@ def _load_adapted(
             expected=base_note.get("digest"),
             hint="restore the base model that the adapter was trained on",
         )
+    if base_policy.base is not None and dtype not in ("auto", base_policy.base.dtype):
+        base_policy.model.to(dtype=find_dtype(dtype))
+        base_policy = replace(base_policy, base=None)  # its folder holds other numbers: it is saved with the adapter
     model, tokenizer, policy_dialect = (
         attach_adapter(base_policy.model, folder),
         base_policy.tokenizer,
@@ -305,11 +391,21 @@ def _find_base_folder(folder: Path, location: Path | str | None) -> Path:
     return base_folder
 
 
-def _load_model(folder: Path) -> Any:
+def _read_config(folder: Path) -> PreTrainedConfig | None:
+    """Reads the configuration of a model folder; None where `_load_model` is to say what is wrong with it."""
+    with suppress(OSError, ValueError, KeyError):
+        config: PreTrainedConfig = _transformers().AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+        return config
+    return None
+
+
+def _load_model(folder: Path, dtype: torch.dtype | None) -> Any:
     from safetensors import SafetensorError
 
     if is_quantized(folder):
-        return dequantize(load_quantized(folder))
+        return dequantize(load_quantized(folder)).to(dtype=dtype)
     try:
         with _hide_progress_bars():
             model, report = _transformers().AutoModelForCausalLM.from_pretrained(
@@ -317,7 +413,7 @@ def _load_model(folder: Path) -> Any:
                 trust_remote_code=False,
                 use_safetensors=True,
                 local_files_only=True,
-                dtype="auto",
+                dtype=dtype or "auto",
                 output_loading_info=True,
                 ignore_mismatched_sizes=False,
             )

@@ -133,7 +133,7 @@ def _load_local(folder: Path, **options: Any) -> Any:
         raise Incomplete(f"{folder} cannot be loaded as a quantized model", value=str(error)[:300]) from error
 
 
-def dequantize(model: PreTrainedModel) -> object:
+def dequantize(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a float model with the weights that the whole numbers and scales represent."""
     import torch
     import transformers
@@ -147,4 +147,5 @@ def dequantize(model: PreTrainedModel) -> object:
         for name, weight in plain.named_parameters():
             quantized = quantized_weights[name].detach()
             weight.copy_(quantized.dequantize() if hasattr(quantized, "qdata") else quantized)
-    return plain.to(model.dtype).eval()
+    float_model: PreTrainedModel = plain.to(model.dtype).eval()
+    return float_model

@@ -44,6 +44,7 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.dialects import Dialect
+from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy, load_policy
 from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import PolicyTrainer, RLSpec
@@ -155,6 +156,8 @@ class LocalBackend:
         action_level: Whether policies choose among the actions that a world lists, instead of writing theirs.
         rl_train: Training settings of RL; None: those of `fit`.
         optimizer: Optimizer settings of RL.
+        placement: Where policies of an earlier session run when they are loaded, and how much of their context is
+            used.
     Raises:
         ConfigError: slots or max_tokens below 1.
     """
@@ -170,6 +173,7 @@ class LocalBackend:
     action_level: bool = False
     rl_train: TrainConfig | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    placement: Placement = field(default_factory=Placement)
     _lock: Any = field(default_factory=RLock)
     _engine: Engine | None = None
     _served_policy: Policy | None = None
@@ -516,7 +520,7 @@ class LocalBackend:
         policy.save(folder)
 
     def load(self, folder: Path) -> Policy:
-        return load_policy(folder)
+        return load_policy(folder, context=self.placement.context, device=self.placement.device)
 
     def origin(self, policy: Policy) -> str:
         vocabulary = policy.tokenizer.get_vocab()
@@ -581,6 +585,7 @@ def local_run(
     train: TrainConfig | None = None,
     panel: EvaluationPanel | None = None,
     slots: int = 192,
+    device: str = "cpu",
 ) -> Run[Policy]:
     """Creates a run in this process over these worlds. Use it in a `with` statement.
 
@@ -591,6 +596,8 @@ def local_run(
         train: settings of the learner; None: the defaults.
         panel: tasks of evaluations; None: the defaults.
         slots: maximum number of simultaneous episodes.
+        device: where policies of an earlier session run when a run is resumed. A policy that you pass runs where it is
+            (`load_policy(folder, device="cuda")`).
 
     >>> import tempfile
     >>> from evolvent import Lookup
@@ -599,6 +606,10 @@ def local_run(
     3
     """
     backend = LocalBackend(
-        {world.name: world for world in worlds}, train or TrainConfig(), panel or EvaluationPanel(), slots
+        {world.name: world for world in worlds},
+        train or TrainConfig(),
+        panel or EvaluationPanel(),
+        slots,
+        placement=Placement(device),
     )
     return Run(Path(folder), backend, seed=seed, settings=backend.settings())

@@ -1,0 +1,164 @@
+"""Commands run their models on the requested device, in the requested numbers; wrong requests are refused early.
+
+The device of `tests/fake_device.py` stands for a GPU: it refuses to mix its tensors with those of the CPU.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from evolvent.cli.main import main
+from evolvent.errors import ConfigError
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.placement import Placement, find_device
+from evolvent.models.policy import load_policy, tiny_policy
+
+TESTS = Path(__file__).parents[1]
+RUN_ON_FAKE_DEVICE = """
+import sys
+import fake_device
+fake_device.register()
+from evolvent.cli.main import main
+for line in sys.stdin:
+    count = fake_device.operations
+    code = main(line.split())
+    print("ran", code, fake_device.operations > count, flush=True)
+"""
+SMALL_PANEL = "--worlds lookup --panel.limit 2 --slots 16 --max_tokens 4"
+EVOLVE = (
+    f"evolve {SMALL_PANEL} --demonstrations 4 --namings 1 --explore 2 --method.clone_tokens 150 "
+    "--method.round_tokens 100 --method.iterations 1 --method.samples_per_task 1"
+)
+GRPO = (
+    f"train rl --method grpo {SMALL_PANEL} --demonstrations 4 --clone_tokens 100 --tasks 2 "
+    "--rl.practice.iterations 1 --rl.practice.group_size 2"
+)
+
+
+def test_every_verb_runs_on_the_device_and_agrees_with_the_cpu(tmp_path):
+    """Learning, playing and searching on another device give what the CPU gives."""
+    commands = [
+        f"{EVOLVE} --output_dir {tmp_path}/evolve",
+        f"{GRPO} --output_dir {tmp_path}/grpo",
+        f"eval {tmp_path}/evolve {SMALL_PANEL} --output_dir {tmp_path}/eval",
+        f"collect --agent policy --policy {tmp_path}/evolve --worlds lookup --limit 2 --output_dir {tmp_path}/collect",
+        f"search --worlds lookup --policy {tmp_path}/evolve --limit 1 --tiers seen --budgets 64 --methods greedy "
+        f"--search.value none --output_dir {tmp_path}/search",
+        f"chat {tmp_path}/evolve/model --once boss --max-tokens 3",
+    ]
+    finished = subprocess.run(
+        [sys.executable, "-c", RUN_ON_FAKE_DEVICE],
+        input="".join(f"{command} --device fakegpu\n" for command in commands),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={"PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+    )
+    codes = [line for line in finished.stdout.splitlines() if line.startswith("ran")]
+    assert codes == ["ran 0 True"] * len(commands), finished.stdout + finished.stderr
+    for verb, command in (("evolve", EVOLVE), ("grpo", GRPO)):
+        assert main([*command.split(), "--output_dir", f"{tmp_path}/{verb}-cpu"]) == 0
+        weights, cpu_weights = (
+            load_file(tmp_path / folder / "model" / "model.safetensors") for folder in (verb, f"{verb}-cpu")
+        )
+        assert weights.keys() == cpu_weights.keys()
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, cpu_weights[name], rtol=1e-4, atol=1e-5)
+        rows, cpu_rows = (
+            [json.loads(line) for line in (tmp_path / folder / "stages.jsonl").read_text().splitlines()]
+            for folder in (verb, f"{verb}-cpu")
+        )
+        assert [row["verb"] for row in rows] == [row["verb"] for row in cpu_rows]
+
+
+def test_dtype_and_context_reach_the_model(tmp_path):
+    folder = tmp_path / "model"
+    tiny_policy(["go", "left"], context=128).save(folder)
+    policy = load_policy(folder, dtype="bfloat16", context=64)
+    assert policy.model.dtype == torch.bfloat16
+    assert policy.context == 64
+    assert load_policy(folder).model.dtype == torch.float32
+
+
+def test_an_adapter_is_loaded_on_its_base_in_the_dtype_that_it_was_trained_on(tmp_path):
+    """Otherwise a resumed run goes on from other weights than an uninterrupted one."""
+    tiny_policy(["go", "left"]).save(tmp_path / "base")
+    base = load_policy(tmp_path / "base", dtype="bfloat16")
+    adapt(base, AdapterConfig(kind="lora", targets=("all-linear",)), seed=0).save(tmp_path / "adapter")
+    adapted = load_policy(tmp_path / "adapter")
+    dtypes = {(".lora_" in name, weight.dtype) for name, weight in adapted.model.named_parameters()}
+    assert dtypes == {(False, torch.bfloat16), (True, torch.float32)}
+    assert adapted.base is not None
+    assert adapted.base.digest == base.base.digest
+    float_policy = load_policy(tmp_path / "adapter", dtype="float32")
+    assert {weight.dtype for weight in float_policy.model.parameters()} == {torch.float32}
+    float_policy.save(tmp_path / "again")
+    again = load_policy(tmp_path / "again")
+    for weight, expected in zip(again.model.parameters(), float_policy.model.parameters(), strict=True):
+        assert torch.equal(weight, expected)
+
+
+@pytest.mark.parametrize("verb", ["evolve --policy", "eval", "train rl --policy", "search --policy", "serve --policy"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--device tpu9", "device: unknown device 'tpu9'"),
+        ("--device cuda:7", "got 'cuda:7', but no cuda device was found"),
+        ("--dtype int3", "expected 'auto' or 'float32' or 'bfloat16' or 'float16'"),
+        ("--context 4000", "context: got 4000, expected at most 128, the model's limit"),
+    ],
+)
+def test_wrong_requests_are_refused_before_a_run_is_made(tmp_path, capsys, monkeypatch, verb, options, message):
+    if "cuda" in options and torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    monkeypatch.chdir(tmp_path)
+    tiny_policy(["go", "left"], context=128).save(tmp_path / "model")
+    assert main([*verb.split(), "model", *options.split()]) != 0
+    errors = " ".join(capsys.readouterr().err.split())
+    assert message in errors
+    assert "fault of evolvent" not in errors
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_too_large_for_memory_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):
+    tiny_policy(["go", "left"]).save(tmp_path / "model")
+    monkeypatch.setattr("evolvent.models.placement.available_bytes", lambda device: 1000)
+    with pytest.raises(ConfigError, match=r"do not fit the memory of cpu: got .* GB, expected at most .* free"):
+        load_policy(tmp_path / "model")
+
+
+def test_the_memory_of_weights_is_counted_in_the_requested_dtype(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    tiny_policy(["go", "left"]).save(folder)
+    stored_bytes = (folder / "model.safetensors").stat().st_size
+    monkeypatch.setattr("evolvent.models.placement.available_bytes", lambda device: stored_bytes * 3 // 4)
+    with pytest.raises(ConfigError):
+        load_policy(folder)
+    assert load_policy(folder, dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_context_defaults_to_4096_or_the_models_limit(tmp_path):
+    for limit, expected in ((128, 128), (9000, 4096)):
+        folder = tmp_path / str(limit)
+        tiny_policy(["go", "left"], context=limit).save(folder)
+        assert load_policy(folder).context == expected
+        assert load_policy(folder, context=None).context == limit
+    with pytest.raises(ConfigError, match="got 9001, expected at most 9000"):
+        load_policy(folder, context=9001)
+
+
+def test_placement_names_devices_of_torch():
+    assert find_device("cpu:0") == torch.device("cpu")
+    assert Placement().context == "auto"
+    with pytest.raises(ConfigError, match="unknown device 'meta'"):
+        find_device("meta")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_command_runs_on_a_real_device(tmp_path):
+    assert main([*f"{EVOLVE} --device cuda --dtype bfloat16".split(), "--output_dir", str(tmp_path / "run")]) == 0
