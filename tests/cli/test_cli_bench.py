@@ -52,7 +52,7 @@ def test_compare_as_json(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "expected one (known: agent-eval"),
+        ([], "missing verb (known: agent-eval"),
         (["compar"], "did you mean 'compare'?"),
         (["compare", "nowhere"], "the following arguments are required: B"),
         (["compare", "nowhere", "nowhere"], "nowhere is not a folder"),

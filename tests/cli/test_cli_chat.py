@@ -108,8 +108,8 @@ def test_the_page_and_how_it_ends(command, tmp_path):
 
 def test_mistakes_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "nobody to talk to at 'none'" in mistakes("none")[0]
-    assert "nobody to talk to at 'xs'" in mistakes("xs")[0], "an untrained policy has nothing to say"
+    assert "no policy found at 'none'" in mistakes("none")[0]
+    assert "no policy found at 'xs'" in mistakes("xs")[0], "an untrained policy has nothing to say"
     (tmp_path / "run").mkdir()
     assert mistakes("run", "--page", "--once", "x") == ["evolvent chat: got both --page and --once (one of them)"]
     assert "expected 0 to 65535" in mistakes("run", "--port", "70000", "--page")[0]

@@ -138,7 +138,7 @@ def test_a_run_is_a_data_set(tmp_path, monkeypatch, capsys):
         (["--k", "2", "--share", "0.5"], "set exactly one of --k N and --share X"),
         (["--share", "2"], "set --k to 1 or more, or --share above 0 and at most 1"),
         (["--k", "0"], "selects nothing"),
-        (["--k", "2", "--by", "top"], "difficulty is what a policy says"),
+        (["--k", "2", "--by", "top"], "--policy: difficulty needs a policy"),
         (["--k", "2", "--by", "top", "--quality", "none"], "needs a quality to rank rows by"),
         (["--k", "2", "--quality", "hard"], "unknown quality 'hard'"),
         (["--k", "2", "--features", "policy"], "hidden states need a policy"),
@@ -146,7 +146,7 @@ def test_a_run_is_a_data_set(tmp_path, monkeypatch, capsys):
         (["--k", "2", "--features", "policy", "--policy", "xs"], "untrained"),
         (["--k", "2", "--by", "random", "--cells", "4"], "--by dpp"),
         (["--k", "2", "--field", "nothing"], "no usable row"),
-        (["--k", "2", "--quality", "field:prompt"], "is no number"),
+        (["--k", "2", "--quality", "field:prompt"], "prompt is not a number: got say red red"),
         (["--k", "2", "--width", "0"], "--width"),
     ],
 )

@@ -261,7 +261,7 @@ def test_a_full_disk_leaves_nothing_behind(made, out, tmp_path, capsys):
 def test_a_place_that_cannot_be_written(made, tmp_path, capsys, place):
     (tmp_path / "FILE").write_text("x", encoding="utf-8")
     code, _, error = told(capsys, made, "--to", place.replace("FILE", str(tmp_path / "FILE")))
-    assert (code, error.count("\n")) == (1, 1) and "cannot use" in error and "check that" in error
+    assert (code, error.count("\n")) == (1, 1) and "cannot use" in error and "Check that" in error
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path):

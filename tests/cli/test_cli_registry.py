@@ -68,7 +68,7 @@ def test_every_wrong_world_at_once():
         registry.load_worlds(["lokup", "crafting", "crafting:1", "moon"])
     assert [str(problem) for problem in caught.value.problems] == [
         "world: unknown world 'lokup' (did you mean 'lookup'?)",
-        "worlds: 'crafting:1' occurs twice (name each world once)",
+        "worlds: 'crafting:1' occurs twice (list each world once)",
         f"world: unknown world 'moon' (known: {', '.join(sorted(registry.describe_worlds()))})",
     ]
     with pytest.raises(ConfigError, match="at least one world"):
@@ -94,7 +94,7 @@ def test_an_installed_world_that_raises_is_named(installed, capsys):
         registry.load_world("broken")
     assert main(["worlds", "show", "broken"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
-    with pytest.raises(WorldError, match="'nothing' is no World: got without"):
+    with pytest.raises(WorldError, match="'nothing' does not implement World: got missing name, version"):
         registry.load_world("nothing")
 
 
@@ -191,7 +191,7 @@ def test_all_stands_for_every_embedded_world():
         ("searchqa:nowhere", "nowhere"),
         ("sql:nowhere", "nowhere"),
         ("agentgym:textcraft", "DIALECT@URL#FIRST-LAST"),
-        ("agentgym:textcraft@http://127.0.0.1:9#9-3", "upwards"),
+        ("agentgym:textcraft@http://127.0.0.1:9#9-3", "got the tasks 9-3 .give an ascending range"),
         ("agentgym:textcroft@http://127.0.0.1:9#0-3", "did you mean 'textcraft'"),
         ("openenv:http://127.0.0.1:9#x", "URL#SEEDS"),
         ("http://127.0.0.1:x/", "expected the address of a server"),

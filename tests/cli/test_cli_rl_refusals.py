@@ -36,7 +36,7 @@ def test_what_cannot_work_is_refused_at_once(capsys, tmp_path, words, said):
 def test_a_run_of_another_method_is_told_by_its_method_alone(capsys, tmp_path):
     (tmp_path / "config.toml").write_text('method = "ppo"\n[rl]\nvalue = 0.5\n', encoding="utf-8")
     for words in (("--method", "grpo", "--resume", tmp_path), ("--resume", tmp_path, "--method", "grpo")):
-        assert f"{tmp_path} is a run of ppo, got grpo" in refused(capsys, *words)
+        assert f"--method: got grpo, but {tmp_path} is a run of ppo" in refused(capsys, *words)
 
 
 def test_to_serve_a_policy_has_a_name_of_its_own(capsys, tmp_path):
@@ -44,4 +44,4 @@ def test_to_serve_a_policy_has_a_name_of_its_own(capsys, tmp_path):
     assert "policy: unknown policy" in capsys.readouterr().err
     for words in ([], ["--port", "0"]):  # it would serve worlds
         assert main(["serve-policy", *words]) == 2
-        assert "evolvent serve-policy: got no policy" in capsys.readouterr().err
+        assert "evolvent serve-policy: no policy given" in capsys.readouterr().err

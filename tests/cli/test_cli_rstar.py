@@ -213,7 +213,7 @@ def test_a_second_model_judges_here_or_behind_an_endpoint(served: Any, model: Pa
         (["--judge_endpoint", "http://127.0.0.1:1/v1"], "a judge behind an endpoint needs --judge_endpoint URL"),
         (["--worlds", "lookup"], "'lookup' has several turns"),
         (["--worlds", "preference"], "'preference' does not ask for an answer"),
-        (["--budgets", "79"], "one ask may take 80 tokens"),
+        (["--budgets", "79"], "generated: got a budget of 79, but a single request may take 80 tokens"),
         (["--search.forest", "5", "--budgets", "399"], "shared by 5 trees, but a single request may take 80 tokens"),
         (["--policy", "xs"], "rstar prompts in plain English, but this model knows only the words of its worlds"),
         (["--search.method", "rstars"], "rstar"),

@@ -110,19 +110,19 @@ def test_the_stored_settings_resolve_to_themselves(work):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["eval", "WORK/taught", "--worlds", "crafting"], 1, "does not know"),
+        (["eval", "WORK/taught", "--worlds", "crafting"], 1, "lacks 57 words of world 'crafting'"),
         (["eval", "WORK/shown"], 1, "shown does not hold a policy"),
-        (["eval", "WORK"], 1, "is not a model folder: config.json is missing"),
+        (["eval", "WORK"], 1, "is not a model folder: got ['shown', 'taught'], expected config.json"),
         (
             ["collect", "--resume", "WORK/taught"],
             2,
-            "is a run of evolvent train sft, not of evolvent collect (go on with: ",
+            "is a run of evolvent train sft, not of evolvent collect (use: evolvent train sft --resume ",
         ),
         (["train", "WORK/shown", "--worlds", "crafting"], 2, "unknown world 'lookup' (known: crafting)"),
         (
             ["train", "WORK/shown", "--worlds", "lookup", "--threshold", "1"],
             2,
-            "no episode to learn above the reward 1.0",
+            "does not hold an episode with a reward above 1.0 (lower --threshold",
         ),
         (["train", "WORK/shown", "--worlds", "lookup", "--to", "WORK/taught"], 2, "already holds a run"),
         (["collect", "--worlds", "lookup", "--to", "WORK/shown"], 2, "--resume"),

@@ -299,7 +299,7 @@ AWAY = ["--endpoint", "http://127.0.0.1:9/v1"]
         (["--tiers", "sen"], "did you mean 'seen'?"),
         (["--budgets", "0"], "budgets: got 0, expected 1 or more"),
         (["--budgets", "many"], "budgets: got 'many', expected list of int"),
-        (["--budgets", "9,9", "--methods", "mcts,mcts"], "methods name mcts twice; budgets name 9 twice"),
+        (["--budgets", "9,9", "--methods", "mcts,mcts"], "methods: mcts occurs twice; budgets: 9 occurs twice"),
         (["--budgets", "9", "--search.generated", "9"], "budgets and search.generated limit the same"),
         (["--budget_unit", "tokens"], "expected 'generated' or 'computed' or 'expansions'"),
         (["--search.widht", "3"], "did you mean 'search.width'?"),

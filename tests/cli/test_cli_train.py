@@ -132,7 +132,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_where_it_runs(data, whole, sto
     assert code == 2 and "got --train.lr 1 --seed=4 (leave them out" in error and "keep.every" not in error
     assert "only parallel.*, keep.*, device, threads may change" in error
     code, _, error = told(capsys, "train", "dpo", "--resume", stopped)
-    assert code == 2 and f"go on with: evolvent train sft --resume {stopped}" in error
+    assert code == 2 and f"use: evolvent train sft --resume {stopped}" in error
     code, shown, error = told(capsys, "train", "--resume", stopped, "--parallel.recompute", "true", "--keep.every=3")
     assert (code, error) == (0, "") and "goes on after update 14" in shown
     assert sums.apart(stopped, whole) < 2e-6
@@ -174,7 +174,7 @@ def spoiled(run: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "code", "said"),
     [
-        ("flipped", 1, "changed: ['model.norm.weight']; expected sha256 "),
+        ("flipped", 1, "got changed tensors ['model.norm.weight'], expected sha256 "),
         ("lost state", 1, "optimizer-00000.safetensors is missing"),
         ("tokens", 1, "ids.bin has changed since it was written"),
         ("settings", 2, "made with another config: got lr = 0.5, expected lr = 0.004"),
@@ -206,7 +206,7 @@ def test_a_full_disk_leaves_the_checkpoints_before(data, whole, tmp_path, capsys
         resource.prlimit(process.processes[0].pid or 0, resource.RLIMIT_FSIZE, (100_000, 100_000))
         assert process.wait() == [1]
         errors = process.errors()[0]
-    assert errors.count("\n") == 1 and "error: no space left for " in errors and "it resumes" in errors
+    assert errors.count("\n") == 1 and "error: no space left for " in errors and "the run resumes" in errors
     run = tmp_path / "run"
     assert state(run) == "failed" and list((run / "checkpoints").glob("update-*/COMPLETE"))
     config = (run / "config.toml").read_text(encoding="utf-8")
@@ -238,7 +238,7 @@ def test_ctrl_c_while_data_are_read_leaves_no_run(data, tmp_path):
 def test_updates_that_are_not_finite_end_it(data, tmp_path, capsys):
     more = ("--train.lr", 1e30, "--train.max_grad_norm", "none", "--train.max_nonfinite_steps", 3)
     code, _, error = told(capsys, *words(data, tmp_path / "run", *more))
-    assert code == 1 and "error: 3 updates in a row were not finite" in error
+    assert code == 1 and "error: 3 consecutive updates were not finite" in error
     assert (
         "trajectories messages.jsonl:" in error and "ower --train.lr" in error and state(tmp_path / "run") == "failed"
     )

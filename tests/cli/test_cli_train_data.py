@@ -169,8 +169,11 @@ def test_p3_takes_other_selectors(place, capsys):
     [
         (["p3", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         (["p3"], "data"),
-        (["hammer", "p3.jsonl"], "holds no sample of function calls"),
-        (["comments", "p3.jsonl"], "holds no code"),
+        (["hammer", "p3.jsonl"], "does not hold a sample of function calls. The first refused row: p3.jsonl, row 0: "),
+        (
+            ["comments", "p3.jsonl"],
+            "does not hold code in a known language. The first refused row: p3.jsonl, row 0: it has no code",
+        ),
         (["hammer", "hammer.jsonl", "--hammer.style", "random"], "--hammer.style snake"),
         (["hammer", "hammer.jsonl", "--preset", "published"], "--hammer.style snake"),
         (["p3", "comments.jsonl"], "the data contain no demonstration"),
@@ -178,7 +181,7 @@ def test_p3_takes_other_selectors(place, capsys):
         (["p3", "p3.jsonl", "--context", "16", "--policy", "gone"], "already has a context length"),
         (["p3", "p3.jsonl", "--policy", "gone"], "unknown policy 'gone'"),
         (["p3", "p3.jsonl", "--worlds", "nowhere"], "nowhere"),
-        (["p3", "p3.jsonl", "--test", "gone"], "nothing at gone"),
+        (["p3", "p3.jsonl", "--test", "gone"], "test: gone does not exist"),
         (["hamer", "hammer.jsonl"], "did you mean 'hammer'"),
     ],
 )

@@ -146,7 +146,7 @@ def test_what_cannot_be(tmp_path, capsys):
         (["--method", "dtt"], "did you mean"),
         (["cartpol"], "cartpole"),
         (["stitching", "--mixture", "expert"], "pieces"),
-        (["--method", "odt", "cartpole"], "numbers"),
+        (["--method", "odt", "cartpole"], "odt needs continuous actions, but cartpole has discrete actions"),
         (["cartpole", "--mixture", "whole"], "whole"),
     ):
         with pytest.raises(ConfigError, match=match):

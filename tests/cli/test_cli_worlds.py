@@ -79,7 +79,7 @@ def test_the_horizon_ends_the_game(monkeypatch, capsys):
     [
         (["--tier", "evoo"], ["unknown tier 'evoo' (did you mean 'evo'?)"]),
         (["--tier", "evoo", "--split", "tst"], ["unknown tier 'evoo'", "unknown split 'tst' (did you mean 'test'?)"]),
-        (["--index", "200"], ["no task 200 in lookup/seen/test (expected 0 to 199)"]),
+        (["--index", "200"], ["index: got task 200 in lookup/seen/test (expected 0 to 199)"]),
         (["--tier", "combo", "--split", "train"], ["this panel is empty"]),
     ],
 )

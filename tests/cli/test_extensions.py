@@ -103,10 +103,10 @@ def test_an_encoder_of_a_package(installed, tmp_path, capsys):
     assert extensions.load_encoder("letters").id == "letters-1"
     with pytest.raises(ConfigError, match="a callable with an id"):
         extensions.load_encoder("nameless")
-    with pytest.raises(ConfigError, match="no folder 'nothing'"):
+    with pytest.raises(ConfigError, match="folder 'nothing' not found"):
         extensions.load_encoder("nothing")
     assert main(["memory", "query", str(tmp_path), "text", "--encoder", "nothing"]) == 2
-    assert "no folder 'nothing'" in capsys.readouterr().err
+    assert "folder 'nothing' not found" in capsys.readouterr().err
 
 
 def made(what: str, folder: Path) -> subprocess.CompletedProcess[str]:

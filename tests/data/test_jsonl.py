@@ -23,7 +23,7 @@ def test_read_json_lines_with_a_broken_line_reports_file_and_line(row_file: Path
     problems: list[Problem] = []
     assert list(read_json_lines(row_file, problems)) == [(1, {"a": 1}), (4, 2)]
     assert [problem.where for problem in problems] == ["rows.jsonl, line 3"]
-    assert "is no JSON (Expecting property name" in str(problems[0]) and "the line is left out" in str(problems[0])
+    assert "not valid JSON (Expecting property name" in str(problems[0]) and "the line is left out" in str(problems[0])
 
 
 def test_read_json_lines_of_a_missing_file_names_its_purpose(tmp_path: Path) -> None:
@@ -37,4 +37,4 @@ def test_read_rows_and_read_json_rows_leave_out_the_same_line(row_file: Path) ->
     parsed, problems = read_rows([(row_file, row_file.name)], lambda value, file, index: value)
     assert rows == list(parsed) == [{"a": 1}, 2]
     assert (refused.count, refused.rows[0].line) == (1, 3)
-    assert "line 3 is no JSON (Expecting property name" in str(problems[0])
+    assert "line 3 is not valid JSON (Expecting property name" in str(problems[0])

@@ -104,7 +104,7 @@ def _open_source(args: argparse.Namespace) -> PolicySource:
     path = Path(args.policy) if args.policy in POLICIES else locate_model(args.policy)
     is_model = path.is_dir() or (path.is_file() and find_gguf(path) is not None)
     if args.policy in POLICIES or not is_model:
-        hint = "the folder of a run or of a model, a GGUF file, or the name of a fetched model"
+        hint = "pass the folder of a run or of a model, a GGUF file, or the name of a fetched model"
         raise ConfigError([Problem("policy", f"no policy found at {args.policy!r}", hint)])
     if (path / "snapshots").is_dir():
         return SnapshotSource(path, read_placement(args))

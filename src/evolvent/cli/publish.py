@@ -454,7 +454,7 @@ def _check_replacement(
     elif earlier.unknown_files:
         file_names = ", ".join(earlier.unknown_files[:5])
         problems.append(
-            Problem("--to", f"{output_dir} holds files that evolvent did not publish: {file_names}", "remove them")
+            Problem("--to", f"{output_dir} holds files that evolvent did not publish: {file_names}", "move them away")
         )
     elif not force:
         problems.append(

@@ -115,7 +115,7 @@ def _count_unmeasured(test: Sequence[Any], measured_rows: Sequence[Any]) -> dict
 def _check_nonempty(items: Sequence[Any], data: Path, kind: str, *, refused: Sequence[str]) -> None:
     if not items:
         raise NothingToLearn(
-            f"{data} does not hold {kind}", value=refused[0] if refused else "no rows", expected="at least one"
+            f"{data} does not hold {kind}", hint=f"the first refused row: {refused[0]}" if refused else "it has no rows"
         )
 
 
@@ -213,7 +213,7 @@ def read_hammer_data(config: DataSettings) -> MethodData:
     """
     refused: list[str] = []
     samples = read_samples(config.data, refused)
-    _check_nonempty(samples, config.data, "sample of function calls", refused=refused)
+    _check_nonempty(samples, config.data, "a sample of function calls", refused=refused)
     test = read_samples(config.test, refused) if config.test is not None else []
     return CallData(
         samples,
@@ -275,7 +275,7 @@ def read_comments_data(config: DataSettings) -> MethodData:
     """
     refused: list[str] = []
     sources = _read_sources(config.data, refused)
-    _check_nonempty(sources, config.data, "code in a language that is known", refused=refused)
+    _check_nonempty(sources, config.data, "code in a known language", refused=refused)
     examples = None if config.examples is None else _read_sources(config.examples, refused)
     return _CodeData(sources, examples=examples, refused=refused, max_tokens=config.max_tokens)
 
@@ -285,7 +285,7 @@ def _read_sources(data: Path, refused: list[str]) -> list[Source]:
     for number, row in enumerate(read_source(data, refused)):
         code = code_of_row(row)
         if code is None:
-            refused.append(f"{data.name}, row {number}: no code, or nothing says its language")
+            refused.append(f"{data.name}, row {number}: it has no code, or its language is unknown")
             continue
         try:
             sources.append(Source(f"{data.name}:{number}", *code))
@@ -361,6 +361,6 @@ def read_p3_data(config: DataSettings) -> MethodData:
     """
     refused: list[str] = []
     rows = list(read_source(config.data, refused))
-    _check_nonempty(rows, config.data, "row", refused=refused)
+    _check_nonempty(rows, config.data, "a row", refused=refused)
     test = list(read_source(config.test, refused)) if config.test is not None else []
     return DemonstrationData(rows, test, refused=refused, truncate=config.truncate)

@@ -162,7 +162,8 @@ def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class add
         if data_shape != (control.observation, control.dim):
             message = f"observations and actions of {config.data} have {data_shape} numbers"
             world_shape = (control.observation, control.dim)
-            raise ConfigError([Problem("data", message, f"{config.world} has {world_shape}: name their world")])
+            hint = "set --world to the world of the episodes"
+            raise ConfigError([Problem("data", f"{message}, but {config.world} has {world_shape}", hint)])
     manifest = {**manifest, "return_random": reference_returns[0], "return_expert": reference_returns[1]}
     return SequenceTask(data, manifest, make_env, control.horizon, control.scale, *reference_returns)
 

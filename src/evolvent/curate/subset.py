@@ -229,7 +229,8 @@ def measure_rows(
         )
         progress(len(digests))
     if not sum(map(len, row_indices)):
-        raise NothingToLearn("no usable row", value=next(iter(refused.values()), "no rows"), expected="at least one")
+        reason = next(iter(refused.values()), "")
+        raise NothingToLearn("no usable row", hint=f"the first refused row: {reason}" if reason else "pass rows")
     nonempty_parts = [part for part in parts if len(part.features)]
     quality = (
         None

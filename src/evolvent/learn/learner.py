@@ -560,7 +560,7 @@ class Learner:
             raise NonFinite(
                 f"{progress.in_row} consecutive updates were not finite, up to update {metrics.update}",
                 value=f"loss {metrics.loss}, trajectories {', '.join(progress.skipped[-1][1][:8])}",
-                hint=f"lower --train.lr; the last good checkpoint is {newest.name if newest else 'missing'}",
+                hint="lower --train.lr" + (f"; the last good checkpoint is {newest.name}" if newest else ""),
             )
 
     @contextmanager

@@ -208,8 +208,8 @@ def agentevol(
 
     The config holds the amounts; `with local_run(folder, worlds) as run: agentevol(policy, ..., run=run)` trains.
 
-    >>> config = AgentEvolConfig(iterations=3, samples=4)
-    >>> config.iterations, config.samples
+    >>> config = AgentEvolConfig(iterations=3, samples_per_task=4)
+    >>> config.iterations, config.samples_per_task
     (3, 4)
     """
     base, cloning_data = policy, merge_data(demonstrations, [], config)

@@ -70,16 +70,16 @@ class TSLLMConfig(Config):
         violations = []
         if self.search.score not in ("value", "outcome"):
             violations.append(
-                f"search.score: {self.search.score!r} is not learned from outcomes; take 'value' or 'outcome'"
+                f"search.score: got {self.search.score!r}, expected 'value' or 'outcome', which learn from outcomes"
             )
         if self.guided and self.search.value in ("rollouts", "reward"):
             violations.append(
-                f"guided: search.value = {self.search.value!r} would ask for the true rewards of what is "
-                "measured; guided = false"
+                f"guided: search.value = {self.search.value!r} would use the true rewards of evaluation tasks; "
+                "set guided to false"
             )
         reward_setting = _find_reward_setting(self.search)
         if self.reward == "model" and reward_setting:
-            violations.append(f"{reward_setting}: only the model's reward may be used to search; leave it out")
+            violations.append(f"{reward_setting}: a search may use only the rewards of the reward model; leave it out")
         if violations:
             raise ValueError("; ".join(violations))
         return self

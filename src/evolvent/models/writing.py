@@ -114,7 +114,7 @@ class StoredCheckpoint:
         changed = [name for name, piece in pieces.items() if crcs.get(name) != piece.crc] if crcs else []
         return HashMismatch(
             f"{path} has changed since it was written",
-            value=f"changed: {changed or 'its header'}",
+            value=f"changed tensors {changed}" if changed else "a changed header",
             expected=f"sha256 {self.files.get(file)}",
             hint=_REMOVE,
         )

@@ -462,6 +462,13 @@ def collect(
     Raises:
         ConfigError: a task of a missing world; two starts of one id; slots below 1; a branch whose parent is
             missing or does not fit; a branch for an agent that cannot start there.
+
+    >>> from evolvent import Expert, Lookup, Start
+    >>> world = Lookup()
+    >>> starts = [Start(task, sample=0) for task in world.tasks("test", "seen")[:2]]
+    >>> trajectories = list(collect({"lookup": world}, starts, Expert(), engine=None))
+    >>> [(trajectory.score.raw, len(trajectory.steps)) for trajectory in trajectories]
+    [(1.0, 4), (1.0, 4)]
     """
     starts, origins = (
         (starts.starts, starts.origins) if isinstance(starts, BranchedStarts) else (starts, BranchOrigins())
