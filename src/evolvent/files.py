@@ -56,7 +56,7 @@ def safe_join(root: Path, name: str) -> Path:
         if path.resolve().is_relative_to(base):
             return path
         reason = "it leaves the folder through a symbolic link"
-    raise UnsafePath("unsafe file name", value=name, hint=f"refused because {reason}")
+    raise UnsafePath("unsafe file name", value=repr(name), hint=f"refused because {reason}")
 
 
 def _find_unsafe_reason(name: str) -> str | None:

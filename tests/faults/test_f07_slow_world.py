@@ -137,7 +137,7 @@ def test_with_too_many_hanging_calls_no_more_are_begun():
             with pytest.raises(StepTimeout):
                 await calls.run(lambda: release.wait(60), 0.05)
         assert calls.leaked == 3
-        with pytest.raises(Exception, match="too many calls") as caught:
+        with pytest.raises(Exception, match="too many world calls are stuck") as caught:
             await calls.run(lambda: 1, 1)
         assert type(caught.value).__name__ == "AtCapacity"
         release.set()

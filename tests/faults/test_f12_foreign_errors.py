@@ -82,7 +82,7 @@ def test_missing_keys_and_wrong_types_show_what_came_back(row, wrong):
     for where in ("/create", "/step"):
         error = failing(row, where, Answer(wrong))
         assert type(error) is WorldError, where
-        assert where in str(error) and f"check that the dialect of this server is {row.name!r}" in str(error)
+        assert where in str(error) and f"Check that the dialect of this server is {row.name!r}" in str(error)
 
 
 @pytest.mark.parametrize("value", ["1.0", [1], {"a": 1}], ids=repr)

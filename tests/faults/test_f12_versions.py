@@ -81,7 +81,7 @@ def test_a_task_of_another_version_of_the_world_is_sent_nowhere(transport):
         (
             {"kind": "WrongStep", "message": "number 4 is next", "expected": 4},
             WrongStep,
-            "number 4 is next; expected 4",
+            "number 4 is next: expected 4",
         ),
         ({"kind": "AtCapacity", "message": "no room", "retry_after_s": 60}, AtCapacity, "stayed full"),
         ({"kind": "ValueError", "message": "a bug"}, WorldError, "ValueError: a bug"),

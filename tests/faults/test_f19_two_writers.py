@@ -39,7 +39,7 @@ def test_the_second_writer_is_told_process_and_host_and_a_dead_one_holds_nothing
         with pytest.raises(Locked) as error:
             use()
         assert (error.value.pid, error.value.host) == (process.pid, socket.gethostname())
-        assert f"process {process.pid} on {socket.gethostname()}" in str(error.value)
+        assert f"Process {process.pid} on {socket.gethostname()}" in str(error.value)
     assert list(Store.open(path).trajectories()) == episodes, "readers are not locked out"
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -63,7 +63,7 @@ def test_a_name_of_another_host_is_respected(tmp_path):
     path = tmp_path / "t"
     filled(path, 1)
     (path / "writer.lock").write_text('{"pid": 7, "host": "elsewhere"}')
-    with pytest.raises(Locked, match=r"remove .*writer\.lock; process 7 on elsewhere"):
+    with pytest.raises(Locked, match=r"remove .*writer\.lock\. Process 7 on elsewhere"):
         Store.open(path, writing=True)
     (path / "writer.lock").unlink()
     Store.open(path, writing=True).close()

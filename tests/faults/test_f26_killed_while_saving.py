@@ -153,9 +153,9 @@ def test_a_full_disk_keeps_the_old_one(tmp_path: Path) -> None:
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-        with pytest.raises(NoSpace, match="free some space, then start again; the run resumes"):
+        with pytest.raises(NoSpace, match="Free some space, then start again; the run resumes"):
             keeper.save(2, large)
-        with pytest.raises(NoSpace, match="free some space, then start again; the run resumes"):
+        with pytest.raises(NoSpace, match="Free some space, then start again; the run resumes"):
             keeper.save(2, large, wait=False).wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -52,7 +52,8 @@ def test_a_skipped_update_leaves_the_weights() -> None:
 def test_too_many_in_a_row_stop_and_name_the_last_good_checkpoint(tmp_path: Path) -> None:
     bad = failing(lambda call: call in (2, 3, 5, 6, 7, 8), float("nan"))
     seen: list[UpdateMetrics] = []
-    with pytest.raises(NonFinite, match=r"3 updates in a row.*number 7.*trajectories t\d+.*update-000000006") as caught:
+    message = r"3 consecutive updates were not finite, up to update 7.*trajectories t\d+.*update-000000006"
+    with pytest.raises(NonFinite, match=message) as caught:
         train(tmp_path, objective=bad, on_update=seen.append, every=2, max_steps=20, max_nonfinite_steps=3)
     assert len(seen) == 7 and "ower --train.lr" in str(caught.value)
     healed = failing(lambda call: False, float("nan"))

@@ -26,7 +26,7 @@ def test_refused_and_listed_and_the_rest_is_learned() -> None:
 def test_all_too_long() -> None:
     policy = small_policy()
     flat = flatten([episode(1, steps=12)], policy.dialect, instructions=lambda task: "", context=64)
-    with pytest.raises(NothingToLearn, match=r"what flatten\(\) refused"):
+    with pytest.raises(NothingToLearn, match=r"rows that flatten\(\) refused"):
         Learner(policy, weighted_nll, small_config(), seed=0).fit(flat.sequences)
 
 

@@ -6,6 +6,7 @@ UnsafePath with the reason, whatever the spelling; good names stay as they are.
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from small_store import episode, filled
@@ -57,7 +58,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:30])
 def test_unsafe_names_are_refused_with_the_reason(tmp_path, name):
-    with pytest.raises(UnsafePath, match="refused because"):
+    with pytest.raises(UnsafePath, match=f"unsafe file name: got {re.escape(repr(name)[:190])}.*Refused because "):
         safe_join(tmp_path, name)
 
 

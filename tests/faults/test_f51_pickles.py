@@ -56,7 +56,7 @@ def model(tmp_path):
 def test_a_model_folder_with_pickled_weights(model, trap, name):
     (model / "model.safetensors").unlink()
     (model / name).write_bytes(trap)
-    with pytest.raises(UnsafeFile, match=r"convert them where you trust them: model\.save_pretrained"):
+    with pytest.raises(UnsafeFile, match=r"Convert them on a machine where you trust them: model\.save_pretrained"):
         load_policy(model)
     with pytest.raises(UnsafeFile):
         load_replacement(model.parent, "model", ev.tiny_policy(["go", "left"], context=32))
@@ -100,7 +100,7 @@ def test_a_checkpoint_whose_tensors_became_a_pickle(trap, tmp_path):
 @pytest.mark.parametrize("name", ["ranks.pkl", "ranks.pt"])
 def test_ranks_of_a_web_replay(trap, tmp_path, name):
     (tmp_path / name).write_bytes(trap)
-    with pytest.raises(UnsafeFile, match="convert it on a machine where you trust it"):
+    with pytest.raises(UnsafeFile, match="Convert it on a machine where you trust it"):
         read_ranks(tmp_path / name, max_rank=3)
 
 

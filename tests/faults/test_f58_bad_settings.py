@@ -55,7 +55,7 @@ def test_toml_syntax_beside_the_rest(capsys, here):
     (here / "job.toml").write_text("seed = 1\nslots = = 2\n", encoding="utf-8")
     lines = told(capsys, "collect", "job.toml", "--agnet", "random")
     assert lines[0] == "error: 2 problems"
-    assert "job.toml: is no TOML" in lines[1] and "line 2" in lines[1]
+    assert "job.toml: not valid TOML" in lines[1] and "line 2" in lines[1]
     assert "unknown key 'agnet' (did you mean 'agent'?)" in lines[2]
 
 
@@ -73,10 +73,13 @@ def test_toml_syntax_beside_the_rest(capsys, here):
         (["eval", "xs", "--panel.split", "train"], ["lookup/combo/train: got 0 task(s)"]),
         (["eval", "no-such-model"], ["unknown policy 'no-such-model'"]),
         (["eval"], ["policy: is required"]),
-        (["evolve", "--demonstrations", "1300"], ["got 1300 for world (give at most 1200)"]),
+        (
+            ["evolve", "--demonstrations", "1300"],
+            ["got 1300 for world 'crafting', which has 1200 tasks (set"],
+        ),
         (["evolve", "--explore", "5000", "--demonstrations", "1200"], ["got 5000 for world"]),
-        (["evolve", "--resume", "nowhere"], ["nowhere is no run"]),
-        (["train", "nowhere"], ["nowhere is neither a run nor a store"]),
+        (["evolve", "--resume", "nowhere"], ["nowhere is not a run"]),
+        (["train", "nowhere"], ["nowhere does not exist"]),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )

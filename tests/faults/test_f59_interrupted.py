@@ -119,6 +119,6 @@ def test_two_writers_on_one_run(command, tmp_path):
     with Store.open(tmp_path / "run" / "trajectories", writing=True):
         second = command("collect", "--resume", "run", cwd=tmp_path)
     assert second.returncode == 1
-    assert second.stderr.startswith("error: ") and "process " in second.stderr and second.stderr.count("\n") == 1
+    assert second.stderr.startswith("error: ") and "Process " in second.stderr and second.stderr.count("\n") == 1
     assert (tmp_path / "run" / "run.json").read_bytes() == before
     assert command("collect", "--resume", "run", cwd=tmp_path).returncode == 0

@@ -50,7 +50,7 @@ def test_the_core_works_without_torch(bare, tmp_path):
 def test_the_extra_is_named(bare, tmp_path, words, feature):
     done = bare(*words)
     assert done.returncode == 1
-    assert done.stderr == f"error: {feature} needs an extra; run: pip install 'evolvent[train]'\n"
+    assert done.stderr == f"error: {feature} needs an extra. Run: pip install 'evolvent[train]'\n"
     assert not (tmp_path / "runs").exists()
 
 

@@ -410,7 +410,7 @@ def test_hostile_bodies_and_actions(server, http):
 
 def test_paths_and_methods_that_are_not_there(server, http):
     lost = http.post(f"{server.url}/agentgym/textcrat/step", json={})
-    assert lost.status_code == 404 and "did you mean /textcraft/step?" in lost.json()["message"]
+    assert lost.status_code == 404 and "Did you mean /textcraft/step?" in lost.json()["message"]
     listed = http.get(f"{server.url}/agentgym").json()["mounts"]
     assert listed == {mount: {"world": world, "dialect": dialect} for mount, (world, dialect) in MOUNTS.items()}
     assert "lists the mounts" in http.get(f"{server.url}/agentgym/zzz").json()["message"]

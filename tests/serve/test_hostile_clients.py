@@ -161,7 +161,7 @@ def test_in_a_pool_too_a_step_whose_info_is_no_json_fails_alone():
             actions = ("a", "nan", "c")
             answers = await host.steps([StepRequest(*pair, 0) for pair in zip(sessions, actions, strict=True)])
             assert [isinstance(answer, StepResult) for answer in answers] == [True, False, True]
-            assert isinstance(answers[1], EnvLost) and "no JSON" in str(answers[1])
+            assert isinstance(answers[1], EnvLost) and "is not JSON" in str(answers[1])
             assert (await host.step(sessions[1], "b", step=1)).observation == "2: b", "the session goes on"
 
     asyncio.run(ask())

@@ -210,7 +210,7 @@ def test_a_server_that_fails(make):
 @pytest.mark.parametrize(
     ("server", "told"),
     [
-        ([*CHILD, "broken"], "does not speak MCP.*it said: there is no module of jars"),
+        ([*CHILD, "broken"], "does not speak MCP.*It said: there is no module of jars"),
         (["/no/such/program"], "FileNotFoundError"),
         ("http://127.0.0.1:9/mcp", "does not speak MCP"),
     ],
@@ -372,9 +372,9 @@ def bad():
     ("how", "error", "told"),
     [
         ("big", LimitExceeded, "at most 1000000 bytes"),
-        ("packed", LimitExceeded, "packed"),
+        ("packed", LimitExceeded, "the answer is compressed"),
         ("html", WorldError, "Unexpected content type"),
-        ("cut", EnvLost, "lost the MCP server"),
+        ("cut", EnvLost, "is gone: got RemoteProtocolError"),
         ("redirect", WorldError, "not followed"),
         ("wait", StepTimeout, "before the deadline"),
         ("other", StepTimeout, "before the deadline"),

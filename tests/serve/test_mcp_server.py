@@ -201,7 +201,7 @@ def test_a_full_host():
                 first.call("evolvent_reset")
                 full = second.call("evolvent_reset")
                 assert full["isError"] and full["structuredContent"]["kind"] == "AtCapacity"
-                assert "retry after" in full["content"][0]["text"] and full["structuredContent"]["retry_after_s"] > 0
+                assert "Retry after" in full["content"][0]["text"] and full["structuredContent"]["retry_after_s"] > 0
             assert not second.call("evolvent_reset")["isError"]
         with closing(Raw(address)) as left:
             left.begin()

@@ -48,7 +48,7 @@ def test_numpy_values_and_what_cannot_be_hashed_are_written():
 
 @pytest.mark.parametrize("info", [{"x": float("nan")}, {"admissible": ("a",), "x": object()}, {"admissible": {1: 1j}}])
 def test_what_is_no_json_is_an_error_of_the_world(info):
-    with pytest.raises(EnvLost, match="no JSON"):
+    with pytest.raises(EnvLost, match="the world's answer is not JSON"):
         encode_step_text(StepResult("here", 0.0, False, False, info))
 
 

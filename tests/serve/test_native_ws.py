@@ -84,7 +84,7 @@ def test_answers_carry_the_ids_of_their_requests(link, client):
 @pytest.mark.parametrize(
     ("frame", "name", "kind", "words"),
     [
-        ("{", None, "SampleInvalid", "no JSON"),
+        ("{", None, "SampleInvalid", "not valid JSON"),
         ("[]", None, "ConfigError", "expected one JSON object"),
         ("{}", None, "ConfigError", "request_id"),
         ('{"request_id": 1.5}', None, "ConfigError", "request_id"),

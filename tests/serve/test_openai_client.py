@@ -289,7 +289,7 @@ def test_strict_tools_as_the_client_makes_them(client):
 FUNCTION = LOOK["function"]
 WRONG = [
     ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0]", "'function'"),
-    ({"tools": [LOOK, LOOK]}, "tools[1]", "given twice"),
+    ({"tools": [LOOK, LOOK]}, "tools[1]", "occurs twice"),
     ({"tools": [{"type": "function", "function": FUNCTION | {"name": "no name"}}]}, "tools[0]", "is not a legal name"),
     (
         {"tools": [{"type": "function", "function": FUNCTION | {"parameters": {"type": "object", "properties": 7}}}]},

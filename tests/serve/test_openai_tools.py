@@ -175,7 +175,7 @@ def test_text_that_is_no_call_is_told_while_it_is_written():
 
 def test_a_promise_that_needs_what_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(ConfigError, match=r"tool_choice: a call cannot be promised .* pip install 'evolvent\[constr"):
+    with pytest.raises(ConfigError, match=r"this server cannot guarantee a call: .* pip install 'evolvent\[constr"):
         shown(FORMS["hermes"], tool_choice="required")
 
 

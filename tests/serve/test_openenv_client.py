@@ -150,15 +150,15 @@ def test_a_refused_task_is_a_mistake_of_the_caller(raw, make):
         ("session", EnvLost, "gone"),
         ("leave", EnvLost, "was lost"),
         ("junk", WorldError, "sent an invalid answer:"),
-        ("list", WorldError, "no object"),
-        ("bare", WorldError, "no object"),
-        ("bytes", WorldError, "no object"),
+        ("list", WorldError, "is not an object with type and data"),
+        ("bare", WorldError, "is not an object with type and data"),
+        ("bytes", WorldError, "is not an object with type and data"),
         ("dance", WorldError, "neither"),
         ("nan", WorldError, "NaN"),
-        ("word", WorldError, "no number"),
-        ("vast", WorldError, "no number"),
+        ("word", WorldError, "is not a number"),
+        ("vast", WorldError, "is not a number"),
         ("undone", WorldError, "the answer of"),
-        ("mute", WorldError, "set text=... to the name of the field that holds the text"),
+        ("mute", WorldError, "Set text=... to the name of the field that holds the text"),
         ("blind", WorldError, "has no observation"),
         ("big", LimitExceeded, "at most 100000 bytes"),
     ],
@@ -193,7 +193,7 @@ def test_a_server_that_is_none(raw, make):
     with pytest.raises(LimitExceeded):
         make(raw.base, timeouts=ClientTimeouts(message_bytes=100_000))
     raw.metadata = {"name": "x"}
-    with pytest.raises(AccessDenied, match="check the token and the address"):
+    with pytest.raises(AccessDenied, match="Check the token and the address"):
         begun(_elsewhere(make(raw.base)))
     with pytest.raises(EnvLost, match="cannot be read"):
         make("http://127.0.0.1:9")
@@ -243,7 +243,7 @@ def test_our_own_server(make):
         assert env.step("up")[2:4] == (False, True), "cut off is not ended"
         env.close()
         assert emptied(host)
-        with pytest.raises(ConfigError, match="no task 99"):
+        with pytest.raises(ConfigError, match="index: got 99 in world 'told'"):
             begun(make(f"http://{address}/openenv/told", tasks={"train": [{"index": 99}]}))
         slow = begun(make(f"http://{address}/openenv/slow", tasks=tasks))
         with pytest.raises(StepTimeout):
@@ -254,7 +254,7 @@ def test_a_token():
     token = "a-token-of-the-test"
     with faces(OpenEnvDialect(), access=Access(token)) as (address, _):
         base, tasks = f"http://{address}/openenv/count", [{"index": 0}]
-        with pytest.raises(AccessDenied, match="check the token"):
+        with pytest.raises(AccessDenied, match="Check the token"):
             OpenEnvWorld(base, tasks=tasks)
         world = OpenEnvWorld(base, tasks={"train": tasks}, token=token)
         assert begun(world).step("stop")[2]

@@ -174,7 +174,7 @@ def test_an_env_resets_again_and_ends(remote, peer):
 def test_an_action_that_is_no_text_is_refused(remote):
     env = remote.make(remote.tasks("dev", "seen")[0])
     env.reset()
-    with pytest.raises(ConfigError, match="no text"):
+    with pytest.raises(ConfigError, match="the action is not text"):
         env.step(np.zeros(2))
     assert env.step("\ud83d half a character")[4].get("invalid") is True, "an agent's error is data"
     env.close()

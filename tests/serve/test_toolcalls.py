@@ -124,7 +124,7 @@ def test_a_world_without_tasks():
             return ()
 
     async def work():
-        with pytest.raises(ConfigError, match="has no tasks"):
+        with pytest.raises(ConfigError, match="does not have tasks"):
             await choose_task(TaskIndex({"empty": Empty()}), "empty", TaskChoice(), tiers=("seen",))
 
     asyncio.run(work())

@@ -58,7 +58,7 @@ def test_what_is_not_d4rl(tmp_path):
     for changed, match in (
         ({"rewards": None}, "missing"),
         ({"rewards": np.zeros(6)}, "length"),
-        ({"terminals": np.zeros(7, bool), "timeouts": None}, "whole episode"),
+        ({"terminals": np.zeros(7, bool), "timeouts": None}, "complete episode"),
         ({"actions": np.array([b"x"] * 7)}, "numbers"),
     ):
         path, _ = flat(tmp_path, **changed)

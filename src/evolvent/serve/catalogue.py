@@ -83,9 +83,7 @@ class TaskIndex:
         """
         tasks = (await self._load_tasks(world)).tasks
         if not 0 <= index < len(tasks):
-            raise ConfigError(
-                [Problem("index", f"got index {index} in world {world!r}, expected 0 to {len(tasks) - 1}")]
-            )
+            raise ConfigError([Problem("index", f"got {index} in world {world!r}, expected 0 to {len(tasks) - 1}")])
         return tasks[index]
 
     async def count_tasks(self, world: str) -> int:

@@ -121,7 +121,7 @@ class Loop:
         except TimeoutError:
             if future.done():  # the coroutine's own timeout
                 raise
-            raise StepTimeout("no answer before the deadline", value=f"{label}, {timeout_s:g} s") from None
+            raise StepTimeout(f"{label}: no answer before the deadline of {timeout_s:g} s") from None
         finally:
             if not future.done():
                 future.cancel()

@@ -616,10 +616,10 @@ def _find_problems(dialect: str, indices: object, horizon: int | None) -> list[P
             problems.append(unknown_name_problem("split", str(split), SPLITS, location="indices"))
         if isinstance(numbers, str) or not isinstance(numbers, Sequence):
             problems.append(Problem("indices", f"got {numbers!r}, expected task numbers", "for example range(100)"))
-        elif any(type(number) is not int or number < 0 for number in numbers):
-            problems.append(
-                Problem("indices", f"{split}: got a negative number or no number", "use whole numbers from 0")
-            )
+        else:
+            wrong = [number for number in numbers if type(number) is not int or number < 0]
+            if wrong:
+                problems.append(Problem("indices", f"{split}: got {wrong[0]!r}, expected whole numbers from 0"))
     flat = [number for numbers in groups.values() if isinstance(numbers, Sequence) for number in numbers]
     if len(set(map(str, flat))) < len(flat):
         problems.append(Problem("indices", "a task number occurs twice", "assign each task to one split"))

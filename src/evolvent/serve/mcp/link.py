@@ -197,7 +197,7 @@ class McpSession:
         if error.code == INVALID_PARAMS:
             return InvalidAction(error.message[:2000])
         if error.code == REQUEST_TIMEOUT:
-            return StepTimeout("no answer before the deadline", value=self._what)
+            return StepTimeout(f"{self._what}: no answer before the deadline")
         if error.code == CONNECTION_CLOSED:
             return self._gone_error(error)
         return WorldError(f"{self._what}: {error.message[:2000]}", value=error.code)
@@ -237,7 +237,7 @@ class McpSession:
 
     def _parse_answer(self, result: CallToolResult) -> CallAnswer:
         text = replace_surrogates("\n".join(map(_format_block, result.content)))
-        with boundary(WorldError, f"{self._what} answered with no JSON"):
+        with boundary(WorldError, f"{self._what}: the answer is not JSON"):
             return CallAnswer(text, to_json(result.structured_content), result.is_error)
 
 

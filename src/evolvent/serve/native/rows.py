@@ -39,7 +39,7 @@ def encode_compact(value: object) -> str:
     try:
         return _ENCODER.encode(to_json(value))
     except (SampleInvalid, RecursionError) as error:
-        raise EnvLost("the world's answer is not JSON", value=str(error)) from error
+        raise EnvLost(f"the world's answer is not JSON: {error}") from error
 
 
 def encode_step_text(result: StepResult) -> str:

@@ -49,9 +49,8 @@ class ReloadRequest(BaseModel):
 def parse_reload(row: object) -> ReloadRequest:
     """Parses the request. Raises ConfigError with every mistake at once."""
     if not isinstance(row, Mapping):
-        raise ConfigError(
-            [Problem("body", f"got {type(row).__name__}, expected a JSON object", f"{'model_path': ...}")]
-        )
+        hint = 'for example {"model_path": "step-100"}'
+        raise ConfigError([Problem("body", f"got {type(row).__name__}, expected a JSON object", hint)])
     try:
         return ReloadRequest.model_validate(row)
     except ValidationError as error:

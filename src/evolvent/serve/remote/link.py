@@ -160,8 +160,8 @@ class RemoteConnection:
             async with asyncio.timeout(deadline.left()):
                 return await self._step_with_reconnects(item, batched=batched)
         except TimeoutError:
-            label = f"step {item.step} at {self.peer.base}"
-            raise StepTimeout("no answer before the deadline", value=f"{label}, {deadline.total_s:g} s") from None
+            message = f"step {item.step} at {self.peer.base}: no answer before the deadline of {deadline.total_s:g} s"
+            raise StepTimeout(message) from None
         except SessionGone as error:
             hint = "create a new session; the old one expired or the server restarted"
             raise EnvLost(f"{self.peer.base} has lost the session: {error.what}", hint=hint) from error
@@ -185,7 +185,7 @@ class RemoteConnection:
             except TimeoutError:
                 if problem is not None:  # what went wrong until then says more
                     raise self._final_error(problem, deadline) from problem
-                raise StepTimeout("no answer before the deadline", value=f"{label}, {deadline.total_s:g} s") from None
+                raise StepTimeout(f"{label}: no answer before the deadline of {deadline.total_s:g} s") from None
             except (ConnectionLost, AtCapacity) as error:
                 problem = error
             pause = backoff(attempt, self._rng)
