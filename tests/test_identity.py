@@ -74,5 +74,5 @@ def test_fingerprints_tell_values_apart_and_ignore_what_is_hidden():
 def test_what_has_no_identity_is_refused():
     with pytest.raises(ConfigError, match="has no unique identity"):
         check_identity("objective", Outer(table={"f": lambda: None}))
-    with pytest.raises(ConfigError, match="cannot be told from another one"):
+    with pytest.raises(ConfigError, match="this value has no unique identity"):
         fingerprint(object())

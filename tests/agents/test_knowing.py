@@ -104,4 +104,4 @@ def test_votes_of_an_episode_are_a_belief_too():
 
 def test_what_is_no_chance_ends_the_episode_by_an_error():
     (one,) = play(StoppingAgent(ACTIONS, ProbabilityBelief(lambda observation, info: 1.5), Agreement(0.9, least=1)))
-    assert one.ended_by == "error" and "chance" in one.error.message and one.score.success is None
+    assert one.ended_by == "error" and "belief is not a probability" in one.error.message and one.score.success is None

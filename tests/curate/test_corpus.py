@@ -121,4 +121,4 @@ def test_splits_are_clean_and_datasets_loads_every_part(tmp_path):
 
 def test_a_large_part_smaller_than_base_is_refused(capsys):
     assert main(["collect", "--experts", "--base", "9", "--large", "3"]) == 2
-    assert "less than base 9" in capsys.readouterr().err
+    assert "large: got 3, expected at least 9, the value of base" in capsys.readouterr().err

@@ -53,7 +53,7 @@ def test_bad_input():
     for epoch, epochs in ((0, 5), (6, 5), (1, 0)):
         with pytest.raises(ConfigError, match="expected 1 to"):
             pace_mask(TENTHS, epoch, epochs)
-    with pytest.raises(ConfigError, match=r"the share at 0\.2 is 1\.2"):
+    with pytest.raises(ConfigError, match=r"pace: got the ratio 1\.2 at 0\.2, expected 0 to 1"):
         pace_mask(TENTHS, 1, pace=lambda progress: progress + 1)
     for bad in (partial(geometric, start=0.0), partial(root, start=1.5)):
         with pytest.raises(ConfigError, match="expected 0 to 1"):

@@ -124,7 +124,7 @@ def test_the_model_stays_as_it_was(parts: list[TokenSequence]) -> None:
 def test_branches_are_refused_before_any_of_their_window_is_read(parts: list[TokenSequence]) -> None:
     """A branch would be read as what follows the last token, and not as what follows the place where it forks off."""
     tree = add_branches(parts[1], [(len(parts[1]) - 2, [3])], {})
-    with pytest.raises(BatchMismatch, match=f"'{tree.trajectory}' has branches.*annotate before branching"):
+    with pytest.raises(BatchMismatch, match=f"'{tree.trajectory}' has branches.*Annotate before branching"):
         list(annotate(POLICY, [parts[0], tree], vocabulary=WORDS))
 
 
@@ -154,7 +154,9 @@ def test_another_vocabulary_is_refused_before_anything_is_read(parts: list[Token
     other = replace(POLICY, tokenizer=word_tokenizer(["lamp"]))
     with pytest.raises(VocabularyMismatch, match="made with another tokenizer"):
         annotate(other, never(), vocabulary=WORDS)
-    with pytest.raises(ConfigError, match=r"teacher_k: got 20, expected 1 to 19\nbatch_tokens: .*got 0"):
+    with pytest.raises(
+        ConfigError, match=r"teacher_k: got 20, expected 1 to 19, the size of the vocabulary\nbatch_tokens: .*got 0"
+    ):
         annotate(POLICY, never(), vocabulary=WORDS, teacher_k=20, max_tokens_per_forward=0)
     strange = replace(parts[0], ids=parts[0].ids + 100)
     with pytest.raises(VocabularyMismatch, match="has a token id out of range"):

@@ -317,7 +317,7 @@ def test_who_shares() -> None:
         resolve_sharing(policy.model, "shared", Parallelism(pp=2))
     policy.model.config.sliding_window = 8
     assert resolve_rl_layout("auto", policy.model) == "auto"
-    with pytest.raises(ConfigError, match="layout: shared rows need full attention and positions"):
+    with pytest.raises(ConfigError, match="layout: shared rows need full attention and explicit positions"):
         resolve_sharing(policy.model, "shared", alone)
 
 

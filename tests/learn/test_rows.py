@@ -112,7 +112,7 @@ def test_bad_documents_are_refused_by_place_and_reason() -> None:
         assert len(read(*rows, kind="text", join=join, intake=tally)) == 1
         assert (tally.rows, tally.parts, tally.refused) == (6, 1, 5)
         assert [problem.where for problem in tally.problems] == ["r1", "r2", "r3", "r4", "r5"]
-        assert [problem.what.partition(";")[0] for problem in tally.problems] == [
+        assert [problem.what.partition(":")[0] for problem in tally.problems] == [
             "the document has no text",
             *["unknown row format"] * 3,
             "text contains a lone surrogate",
@@ -164,7 +164,7 @@ def test_cutting_keeps_columns_and_what_is_known() -> None:
         *[getattr(parts, name) for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step", "span")],
         np.float32([0, 0, 0, 0, 0, 1]),
     )
-    with pytest.raises(SampleInvalid, match=r"no learned token fits into the context.*number 5; expected .* first 3"):
+    with pytest.raises(SampleInvalid, match=r"no learned token fits into the context.*number 5, expected .* first 3"):
         fit_to_context(late, 3, overlong="truncate")
     assert [window.ids.tolist() for window in fit_to_context(late, 4, overlong="split", overlap=1)] == [[3, 4, 5]]
 
@@ -339,7 +339,8 @@ def test_json_lines_name_their_line_and_count_what_is_no_json(tmp_path: Path) ->
     assert [parts.trajectory for parts in made] == ["qa.jsonl:1", "qa.jsonl:6"]
     assert (tally.rows, tally.parts, tally.refused) == (5, 2, 3)
     assert [problem.where for problem in tally.problems] == ["qa.jsonl:3", "qa.jsonl:4", "qa.jsonl:5"]
-    assert tally.problems[0].what.startswith("not JSON") and "another form" in tally.problems[2].what
+    assert tally.problems[0].what.startswith("not valid JSON: Expecting value")
+    assert "unknown row format" in tally.problems[2].what
 
 
 def test_a_store_streams_into_sequences(tmp_path: Path) -> None:

@@ -329,9 +329,9 @@ def test_a_gradient_that_is_not_finite_takes_no_step():
 
 
 def test_credit_and_values_go_together():
-    with pytest.raises(ShapeMismatch, match="prefixes"):
+    with pytest.raises(ShapeMismatch, match="prefix values and credit by parts"):
         TeamLearner(policy_of(), FEW.model_copy(update={"credit": "part"}), seed=0)
-    with pytest.raises(ShapeMismatch, match="prefixes"):
+    with pytest.raises(ShapeMismatch, match="prefix values and credit by parts"):
         TeamLearner(policy_of(prefix_values=True), FEW, seed=0)
 
 

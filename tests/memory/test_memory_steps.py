@@ -253,7 +253,7 @@ def test_bad_input():
     assert len(raised.value.problems) == 2 and "kind" in str(raised.value)
     with pytest.raises(ConfigError, match="metadata"):
         memory.query(["x"], 1, lookup_key=METADATA)
-    with pytest.raises(ConfigError, match="one text"):
+    with pytest.raises(ConfigError, match="texts: got a single text"):
         memory.query("one text", 1)
     with pytest.raises(ConfigError, match="run/99"):
         memory.get_demonstration("run/99")

@@ -114,7 +114,7 @@ def test_settings():
         ({"algorithm": "sac"}, "SAC cannot choose among moves"),
         ({"world": "plume/26"}, "plume/25"),
         ({"detector": "decided"}, "left"),
-        ({"detector": "std:1", "zeta": 1.0}, "one of the two"),
+        ({"detector": "std:1", "zeta": 1.0}, "set only one of them"),
     ],
 )
 def test_mistakes_are_found_at_construction(wrong, said):
@@ -133,7 +133,7 @@ def test_folders_that_do_not_fit(tmp_path: Path):
         load_seeker(tmp_path)
     save_seeker(replace(learned), tmp_path)
     (tmp_path / "policy.safetensors").write_bytes(b"\x80\x04pickle")
-    with pytest.raises(CorruptRecord, match="cannot be read"):
+    with pytest.raises(CorruptRecord, match="cannot read networks"):
         load_seeker(tmp_path)
     for junk in (b"{", b"[1]", b"\xff"):
         settings.write_bytes(junk)

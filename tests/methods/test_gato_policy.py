@@ -135,5 +135,5 @@ def test_observations_of_another_world_are_refused(tmp_path):
         play_arrays(policy.build_actor("half"), Half, episodes=1, horizon=1, num_actions=0, dim=1, seed=0).action_dim
         == 1
     )
-    with pytest.raises(BatchMismatch, match="another size than chain"):
+    with pytest.raises(BatchMismatch, match="wrong observation size for task chain: got 1, expected 2"):
         play_arrays(policy.build_actor("chain"), Half, episodes=1, horizon=1, num_actions=2, seed=0)

@@ -130,7 +130,7 @@ def test_nothing_fits(policy, tmp_path):
     with run_of(tmp_path / "run", Spell()) as run:
         with pytest.raises(NothingToLearn, match="no usable function-calling sample"):
             hammer(policy, [], config=HammerConfig(), run=run, prompt=Compact(), dialect=policy.dialect)
-        with pytest.raises(ConfigError, match="two sources have the same id"):
+        with pytest.raises(ConfigError, match="two of 2 samples have the same id"):
             hammer(policy, [SAMPLES[0]] * 2, config=HammerConfig(), run=run, prompt=Compact(), dialect=policy.dialect)
 
 

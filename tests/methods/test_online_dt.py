@@ -88,7 +88,7 @@ def test_playing_teaches_beyond_the_data():
 
 
 def test_what_it_cannot_learn_from_is_refused():
-    with pytest.raises(ConfigError, match="numbers"):
+    with pytest.raises(ConfigError, match="needs continuous actions: got choices"):
         online_dt(OnlineDTConfig(**SMALL), chain_episodes())
     with pytest.raises(ConfigError, match="explore"):
         online_dt(OnlineDTConfig(**SMALL, rounds=1), ragged(3))

@@ -228,9 +228,9 @@ def test_all_actions_are_looked_at_before_the_first_update():
 @pytest.mark.parametrize(
     ("extra", "match"),
     [
-        ({"mean": None}, "standardise"),
-        ({"deviation": [0.0] * 2}, "standardise"),
-        ({"mean": [0.0]}, "standardise"),
+        ({"mean": None}, "invalid observation statistics"),
+        ({"deviation": [0.0] * 2}, "invalid observation statistics"),
+        ({"mean": [0.0]}, "invalid observation statistics"),
         ({"discrete": ...}, "discrete"),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_world_that_asks_can_be_forked_where_the_world_can():
         fork.restore(later)
         assert fork.step(task.spec["then"])[:3] == ("return 0\n", 1.0, True)
     for wrong in (("a", "b"), (right,), None):
-        with pytest.raises(ConfigError, match="not a snapshot"):
+        with pytest.raises(ConfigError, match="the snapshot does not belong to this world"):
             env.restore(wrong)
 
 
@@ -153,7 +153,7 @@ def test_who_asks_what():
     assert condition_worlds({"doors": world}, EVERY, ReturnTextConfig(conditioned=False)) == {"doors": world}
     with pytest.raises(ConfigError, match="worlds without recorded episodes"):
         condition_worlds({"doors": world, "other": world}, EVERY, config)
-    with pytest.raises(ConfigError, match="nothing to learn"):
+    with pytest.raises(ConfigError, match="no trajectory to learn from"):
         return_text(None, [], config=config, run=None)
 
 

@@ -113,7 +113,7 @@ def test_the_settings_differ_where_the_papers_do(memory):
     assert found["TRAD"][1] <= 4
     assert found["TRAD"][2:] == (3, False)
     assert found["no mark"] == (False, *found["TRAD"][1:])
-    assert found["number of steps out of range"][2] == steps
+    assert found["no alignment"][2] == steps
     assert found["no expansion"] == (True, 1, 0, False)
     assert found["RAP"][0] is False
     assert found["RAP"][2] == steps

@@ -348,8 +348,8 @@ def test_presets_are_settings(preset) -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"search": SearchConfig(score="process")}, "cannot learn from outcomes"),
-        ({"search": SearchConfig(value="rollouts")}, "true rewards of what is measured"),
+        ({"search": SearchConfig(score="process")}, "got 'process', expected 'value' or 'outcome'"),
+        ({"search": SearchConfig(value="rollouts")}, "true rewards of evaluation tasks"),
         ({"reward": "model", "search": SearchConfig(value="rollouts")}, "search.value = 'rollouts'"),
         ({"reward": "model", "search": SearchConfig(terminal="reward")}, "search.terminal = 'reward'"),
     ],

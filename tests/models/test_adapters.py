@@ -202,17 +202,17 @@ def test_all_mistakes_at_once_before_anything_is_built(monkeypatch):
         ("adapter.targets", "unknown target 'q_prj'", "did you mean 'q_proj'?"),
         (
             "adapter.targets",
-            "'lm_head' has one weight with the embedding: what is added to one would change both",
+            "'lm_head' shares its weight with the embedding, so the adapter would change both",
             "leave it out",
         ),
-        ("adapter.rank", "13 is more than the width of model.layers.0.self_attn.k_proj", "at most 12"),
+        ("adapter.rank", "got 13, expected at most 12, the width of model.layers.0.self_attn.k_proj", ""),
     ]
     assert "unknown target 'embed_tokens'" in problems(policy_of(), config_of("ia3", targets=("embed_tokens",)))[0][1]
     assert problems(policy_of(), config_of("prefix", tokens=48))[0][0] == "adapter.tokens"
 
 
 def test_one_adapter_a_policy():
-    assert problems(tuned_policy("ia3"), config_of("lora"))[0][1] == "the policy has an adapter already: ia3"
+    assert problems(tuned_policy("ia3"), config_of("lora"))[0][1] == "the policy already has an adapter of kind ia3"
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")

@@ -275,7 +275,7 @@ def test_bad_templates_are_one_sentence_before_anything_is_written():
             Chat(byte_tokenizer(template, CHATML_MARKS))
     tokenizer = byte_tokenizer("{% for m in messages %}{{ m.content }} {% endfor %}", ["<s>", "</s>"])
     tokenizer.eos_token = None
-    with pytest.raises(ConfigError, match="writes nothing behind a reply"):
+    with pytest.raises(ConfigError, match="does not mark the end of a reply"):
         Chat(tokenizer)
 
 

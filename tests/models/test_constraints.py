@@ -444,11 +444,11 @@ def test_names_and_settings_that_cannot_be_used_are_refused(letters, words):
         made.for_tools(
             [Tool("f", "", {"type": "object", "properties": {"x": {"type": "string", "pattern": "a"}}})], form="words"
         )
-    with pytest.raises(ConfigError, match="there are no tools"):
+    with pytest.raises(ConfigError, match="a call is required, but the tool list is empty"):
         made.for_tools([], form="json", abstain=None)
     with pytest.raises(ConfigError, match="form"):
         made.for_tools(TOOLS, form="java")
-    with pytest.raises(VocabularyMismatch, match="does not have"):
+    with pytest.raises(VocabularyMismatch, match="missing from the policy's vocabulary"):
         CallConstraints(words).for_tools([Tool("unheard", "", empty)], form="words")
     with pytest.raises(ConfigError, match="a word-level vocabulary supports only one call format"):
         CallConstraints(words).for_tools(TOOLS, form="json")

@@ -297,7 +297,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
     data = bytearray((broken / "model-00000.safetensors").read_bytes())
     data[-1] ^= 1
     (broken / "model-00000.safetensors").write_bytes(bytes(data))
-    with pytest.raises(HashMismatch, match=r"changed: \['model\."):
+    with pytest.raises(HashMismatch, match=r"changed tensors \['model\."):
         export_hf(broken, policy, to)
 
     def full(*_: object) -> None:

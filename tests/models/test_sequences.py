@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused():
     read = windows()
     with pytest.raises(BatchMismatch, match="time step out of range"):
         made()(**{**read, "time": read["time"] + 6})
-    with pytest.raises(BatchMismatch, match="no actions"):
+    with pytest.raises(BatchMismatch, match="actions have the wrong shape"):
         made()(**{**read, "action": read["action"][..., :1]})
 
 

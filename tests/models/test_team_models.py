@@ -271,7 +271,7 @@ def test_files_that_do_not_fit(tmp_path):
         load_team(tmp_path, expected=shape(observation=7, sizes=(4,)))
     row = json.loads((tmp_path / "team.json").read_text())
     (tmp_path / "team.json").write_text(json.dumps({**row, "width": 8}))
-    with pytest.raises(ShapeMismatch, match="another shape"):
+    with pytest.raises(ShapeMismatch, match="have the wrong shape"):
         load_team(tmp_path)
     (tmp_path / "team.json").write_text(json.dumps({**row, "kind": "mat", "heads": "x"}))
     with pytest.raises(Incomplete):

@@ -190,7 +190,7 @@ def test_ends_that_are_not_on_their_path(ends: tuple[int, ...]) -> None:
 
 
 def test_not_one_score_for_each_span_is_an_error() -> None:
-    with pytest.raises(ScoringError, match="each span"):
+    with pytest.raises(ScoringError, match="number of scores does not match the spans"):
         check_scores([Ending(None, (7, 8), (1, 2))], [[0.5]])
 
 

@@ -313,10 +313,10 @@ def test_bad_values_are_named() -> None:
     flat = table(Told([1], [0.0]), Told([2, 3], [0.0, 1.0]))
     with pytest.raises(NonFinite, match="the value of episode 1, action 1, part 2 is not finite: got nan"):
         decomposed_gae([0, 0, 0, 0, 0, np.nan], flat, gamma=0.9, gae_lambda=0.9)
-    with pytest.raises(BatchMismatch, match=r"as many of 'value' as parts: got \(2,\), expected 6"):
+    with pytest.raises(BatchMismatch, match=r"length of 'value' does not match the tokens: got \(2,\), expected 6"):
         decomposed_gae([0, 0], flat, gamma=0.9, gae_lambda=0.9)
     cut = table(Told([1], [0.0]), Told([1], [0.0], bootstrap=float("nan")))
-    with pytest.raises(NonFinite, match="episode 1 was truncated"):
+    with pytest.raises(NonFinite, match="final observation of the truncated episode 1"):
         decomposed_gae([0, 0], cut, gamma=0.9, gae_lambda=0.9)
     with pytest.raises(BatchMismatch, match="values of final observations have the wrong shape"):
         decomposed_gae(np.zeros((2, 3)), replace(cut, bootstrap=np.zeros((2, 2))), gamma=0.9, gae_lambda=0.9)

@@ -298,9 +298,9 @@ def test_missing_columns_are_named(objective: Objective) -> None:
 
 def test_missing_outputs_are_named() -> None:
     batch = collate_padded([part(1, 4, [1, 2, 3])], [[0]])
-    with pytest.raises(BatchMismatch, match="no 'logprobs'"):
+    with pytest.raises(BatchMismatch, match="lack 'logprobs'"):
         policy_gradient().loss(Outputs(), batch)
-    with pytest.raises(BatchMismatch, match="no 'values'"):
+    with pytest.raises(BatchMismatch, match="lack 'values'"):
         policy_gradient(PolicyGradient(value_loss=ValueLoss())).loss(Outputs(row(0, 0, 0)), batch)
     with pytest.raises(BatchMismatch, match="the batch has no sequence index"):
         policy_gradient().loss(Outputs(row(0, 0, 0)), replace(batch, sequence=None))
@@ -337,15 +337,17 @@ def test_all_bad_settings_at_once() -> None:
         "surrogate.high",
         "surrogate.dual",
         "kl.beta",
-        "value.coefficient",
-        "value.clip",
-        "value.huber",
-        "behaviour.cap",
-        "stop_kl",
+        "value_loss.coefficient",
+        "value_loss.clip",
+        "value_loss.huber",
+        "importance_weights.max_weight",
+        "target_kl",
         "temperature",
         "aggregate.length",
     ]
     with pytest.raises(ConfigError, match=r"surrogate\.low"):
         PolicyGradient(surrogate=ClippedWeight(2.0, 1.0))
-    with pytest.raises(ConfigError, match=r"aggregate\.length: is what constant_length divides by"):
+    with pytest.raises(
+        ConfigError, match=r"aggregate\.length: set it exactly when aggregate.kind is 'constant_length'"
+    ):
         PolicyGradient(aggregate=Aggregate("part_mean", length=5))

@@ -168,7 +168,7 @@ def test_columns_come_back_to_their_tokens():
     ("change", "what"),
     [
         ({"action": [1, 0, 0]}, "action index of the tokens decreases"),
-        ({"action": [0, 2, 2]}, "the action has no parts"),
+        ({"action": [0, 2, 2]}, "an action has no tokens"),
         ({"reward": [0.0, 0.0]}, "token arrays differ in length"),
         ({"ended": [TERMINATED, GOES_ON]}, "an episode ends before its last action"),
         ({"group": [0, 1]}, "an episode has no actions"),

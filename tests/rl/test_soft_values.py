@@ -146,7 +146,7 @@ def test_targets_that_reach_back() -> None:
     assert one.tolist() == pytest.approx(near.tolist())
     two = table(Told([1], [1.0]), Told([1], [2.0]))  # what one episode earned is nothing to the one before it
     assert q_targets([0.0, 0.0], [0.0, 0.0], two, gamma=1.0, gae_lambda=1.0).tolist() == [1.0, 2.0]
-    with pytest.raises(BatchMismatch, match="as many of 'chosen'"):
+    with pytest.raises(BatchMismatch, match="length of 'chosen' does not match the tokens"):
         q_targets(soft, chosen[1:], flat, gamma=0.5, gae_lambda=0.9)
 
 

@@ -127,7 +127,7 @@ def test_a_parent_that_goes_another_way_when_played_again_is_an_error_of_its_bra
     starts = [Start(parent.task, 0, Branch(wrong.id, 1)), Start(other.task, 0, Branch(ends.id, 2))]
     found = follow(Pair(), starts, BranchOrigins(by_id([wrong, ends])))
     assert {one.error.kind for one in found.values()} == {"EnvLost"}
-    assert "another episode at step 1" in found[parent.task.id, 0].error.message
+    assert "differs at step 1" in found[parent.task.id, 0].error.message
     assert "its end" in found[other.task.id, 0].error.message
     assert all(one.score == ev.Score(None, None, None) for one in found.values())
 
@@ -281,7 +281,10 @@ def test_a_token_beyond_the_action_and_words_that_no_action_begins_with_end_thei
     (beyond,) = speaking(
         policy, [Start(parent.task, 0, Branch(parent.id, 1, 4))], BranchOrigins(by_id([parent]))
     ).values()
-    assert (beyond.ended_by, beyond.error.kind) == ("error", "ConfigError") and "its 4 tokens" in beyond.error.message
+    assert (beyond.ended_by, beyond.error.kind) == (
+        "error",
+        "ConfigError",
+    ) and "got 4, expected less than 4" in beyond.error.message
     strange = replace(parent, steps=(replace(parent.steps[0], action="= = ="), *parent.steps[1:]))
     agent = ev.LanguageAgent(policy, max_tokens=6, restrict_to_admissible=True)
     start = Start(parent.task, 0, Branch(parent.id, 0, 1))

@@ -79,7 +79,7 @@ def test_two_starts_of_one_id_are_refused(world):
     start = ev.Start(task(1))
     with pytest.raises(
         ev.ConfigError,
-        match=r"two starts would produce the same trajectory id.*give each sample of a task a different number",
+        match=r"two starts would produce the same trajectory id.*Give each sample of a task a different number",
     ):
         list(ev.collect({"count": world}, [start, ev.Start(task(2)), start], ev.Expert(), engine=None))
 

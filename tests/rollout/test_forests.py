@@ -115,7 +115,7 @@ def test_what_cannot_be_grown_is_refused() -> None:
     refused("a detector needs the votes of a single tree", method="mcts", forest=2, stopped=True)
     refused("all trees would be equal", method="beam", forest=2, level="token")
     refused("has no votes", method="rstar", stopped=True)
-    refused("one ask may take 240 tokens", method="rstar", generated=239)
+    refused("a single request may take 240 tokens", method="rstar", generated=239)
     refused("thoughts, sub-questions", method="rstar", level="token")
     countdown, preference = Countdown(sizes=SIZES), Preference()
     refused("single questions, but world 'countdown' has several turns", {"countdown": countdown}, method="rstar")

@@ -198,14 +198,14 @@ def test_one_response_that_cannot_be_graded_is_left_out_and_loses_nothing() -> N
 def test_budgets_and_settings_that_could_never_work_are_refused() -> None:
     world = Deduction(sizes=Sizes(train=4, dev=2, test=2))
     known = {world.name: world}
-    with pytest.raises(ConfigError, match="one ask may take 24 tokens"):
+    with pytest.raises(ConfigError, match="a single request may take 24 tokens"):
         check_search(known, config("best_of_n", generated=23), has_scorer=True)
     check_search(known, config("best_of_n", generated=24), has_scorer=True)
     with pytest.raises(ConfigError, match="does not sample tokens"):
         check_search(known, config("beam", generated=500, level="token"), has_scorer=True)
     with pytest.raises(ConfigError, match="needs values"):
         check_search(known, config("beam", value="none"), has_scorer=True)
-    with pytest.raises(ValueError, match=r"outside of 0\.\.1"):
+    with pytest.raises(ValueError, match=r"outside 0\.\.1"):
         config("beam", rule="vote")
     with pytest.raises(ValueError, match="separators"):
         config("beam", separators=())

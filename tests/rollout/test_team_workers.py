@@ -107,7 +107,7 @@ def test_one_that_does_not_repeat_itself_is_lost_with_its_process(hosts, tmp_pat
     del view
     assert not results[1].errors and sorted(results[2].errors) == [0, 1, 2, 3]
     told = {row: error.message for row, error in results[2].errors.items()}
-    assert "is not deterministic" in told[(guilty + 1) % 4] and "exit code 3" in told[guilty]
+    assert "does not repeat itself" in told[(guilty + 1) % 4] and "exit code 3" in told[guilty]
 
 
 def test_a_crash_at_a_beginning_interrupts_who_was_playing(hosts):

@@ -114,7 +114,7 @@ def test_a_finished_run_does_nothing_again(whole, tmp_path):
 
 def test_two_writers_are_refused(whole):
     with ev.local_run(whole, [ev.Lookup()]):
-        with pytest.raises(Locked, match=f"process {os.getpid()}"):
+        with pytest.raises(Locked, match=f"Process {os.getpid()}"):
             ev.local_run(whole, [ev.Lookup()])
 
 

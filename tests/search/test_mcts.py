@@ -437,7 +437,7 @@ def test_wrong_settings_are_named_together():
         search(Restart(0), width=0, depth=0, leaves=0)
     with pytest.raises(ConfigError, match=r"(?s)temperature.*noise.*alpha"):
         search(Commit(1, -1.0), explore=Explore(noise=2.0, alpha=0.0))
-    with pytest.raises(ConfigError, match="widen: must be between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"widen: got 1\.5, expected between 0 and 1"):
         search(Commit(1), explore=Explore(widen=1.5))
     with pytest.raises(ConfigError, match="simulations"):
         search(Commit(0))

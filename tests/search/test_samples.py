@@ -211,7 +211,7 @@ def test_no_action_at_the_root(which):
 
 
 def test_sizes_are_checked_together():
-    with pytest.raises(ConfigError, match="n: must be 1 or more"):
+    with pytest.raises(ConfigError, match="n: got 0, expected 1 or more"):
         next(best_of_n(0, FREE, rng(), n=0))
     with pytest.raises(ConfigError) as told:
         next(sampled_tree(0, FREE, rng(), width=0, depth=0, paths=0, together=0))

@@ -121,7 +121,7 @@ def test_errors_withhold_the_mean_and_are_listed(run: Path, tmp_path: Path) -> N
     ("state", "says"),
     [
         ("running", "still going on"),
-        ("failed", "the episode ended with an error"),
+        ("failed", "ended by an error"),
         ("interrupted", "was interrupted"),
         ("finished", None),
     ],

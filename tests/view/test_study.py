@@ -207,7 +207,7 @@ def test_a_study_that_has_not_begun(data):
     }
     text = study_page(nothing)
     outline(text)
-    assert "No panel has been played yet." in text and "no seed has finished" in text and "not played yet" in text
+    assert "No panel has been played yet." in text and "no finished seed" in text and "not played yet" in text
     assert "not played yet" in printed(nothing)
 
 
@@ -257,7 +257,7 @@ def test_an_empty_plot_and_long_names():
     assert ElementTree.fromstring(dot_plot([], label="nothing")) is not None
     row = DotRow("long " * 40, "other", None, None, None, {})
     names = [one.text for one in ElementTree.fromstring(dot_plot([row], label="x")).iter("text")]
-    assert len(names[-2]) == 24 and names[-2].endswith("…") and names[-1] == "no seed has finished"
+    assert len(names[-2]) == 24 and names[-2].endswith("…") and names[-1] == "no finished seed"
 
 
 # ---------------------------------------------------------------- the table

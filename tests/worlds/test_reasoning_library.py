@@ -152,7 +152,7 @@ class TestBadInput:
         ("row", "told"),
         [
             (["a list"], "the row is not an object"),
-            ("{broken", "no JSON (Expecting property name"),
+            ("{broken", "is not valid JSON (Expecting property name"),
             ({}, "lacks question, answer"),
             ({"question": "?", "answer": "no mark"}, "the solution has no '####'"),
             ({"question": " ", "answer": "#### 3"}, "the row lacks question"),

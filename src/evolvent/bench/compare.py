@@ -212,8 +212,9 @@ def read_result(address: str) -> ComparedResult:
         return _read_study_side(path, address, arm=arm, seed=seed_or_round)
     if (path / "results.jsonl").is_file():
         return _read_run_side(path, address, arm=arm, round=seed_or_round)
-    problem = "has neither results.jsonl (a run) nor study.json (a study)" if path.is_dir() else "is not a folder"
-    raise ConfigError([Problem(address, f"{folder} {problem}", "name RUN, RUN:ARM@ROUND or STUDY:ARM")])
+    missing = "the folder has neither results.jsonl (a run) nor study.json (a study)"
+    problem = missing if path.is_dir() else f"{folder} is not a folder"
+    raise ConfigError([Problem(address, problem, "name RUN, RUN:ARM@ROUND or STUDY:ARM")])
 
 
 def _read_study_side(folder: Path, address: str, *, arm: str | None, seed: int | None) -> ComparedResult:

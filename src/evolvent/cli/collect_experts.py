@@ -60,7 +60,7 @@ def run(argv: Sequence[str], console: Console) -> int:
             [
                 Problem(
                     "large",
-                    f"got {config.large}, expected at least base ({config.base})",
+                    f"got {config.large}, expected at least {config.base}, the value of base",
                     "the large set contains the base set",
                 )
             ]

@@ -461,7 +461,7 @@ def sample_to_row(sample: CallSample) -> dict[str, str]:
     try:  # keys keep their order: prompts show them so
         texts = {key: json.dumps(part, ensure_ascii=False, allow_nan=False) for key, part in parts.items()}
     except (TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid(f"sample {sample.id!r} holds a value that is not JSON", value=str(error)) from error
+        raise SampleInvalid(f"sample {sample.id!r} holds a value that is not JSON: {error}") from error
     return {"id": sample.id, "query": sample.request, **texts}
 
 

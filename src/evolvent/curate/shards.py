@@ -313,9 +313,7 @@ def row_to_line(row: Row) -> bytes:
             "utf-8", "backslashreplace"
         )
     except (TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid(
-            "the row holds a value that is not JSON", value=str(error)[:200], expected="JSON"
-        ) from error
+        raise SampleInvalid("the row holds a value that is not JSON", hint=str(error)[:200]) from error
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> tuple[int, str]:

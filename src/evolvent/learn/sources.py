@@ -44,7 +44,7 @@ def read_json_lines(
             except (ValueError, RecursionError) as error:
                 if intake is not None:
                     intake.rows += 1
-                    intake.refuse(location, SampleInvalid("not valid JSON", value=str(error)))
+                    intake.refuse(location, SampleInvalid(f"not valid JSON: {error}"))
                 continue
             yield location, _rename_columns(row, columns)
 

@@ -172,5 +172,6 @@ def _check_episodes(config: DecisionTransformerConfig, episodes: Episodes) -> No
         raise ConfigError(
             "actions are out of range",
             value=float(np.abs(episodes.action).max()),
+            expected="-1 to 1",
             hint="divide them by the largest action of the world",
         )

@@ -215,6 +215,7 @@ def _check_settings(config: OnlineDTConfig, episodes: Episodes, *, plays: bool) 
     if not episodes.action_dim:
         raise ConfigError("Online Decision Transformer needs continuous actions", value="choices")
     if float(np.abs(episodes.action).max()) > 1.0:
-        raise ConfigError("actions are out of range -1..1", value=float(np.abs(episodes.action).max()))
+        largest_action = float(np.abs(episodes.action).max())
+        raise ConfigError("actions are out of range", value=largest_action, expected="-1 to 1")
     if config.rounds and not plays:
         raise ConfigError("rounds of exploration need `explore`", value=config.rounds)

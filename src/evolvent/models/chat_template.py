@@ -212,7 +212,7 @@ class ChatTemplate:
         if not self.stop_ids and not self.stop_strings:
             raise ConfigError(
                 "the chat template does not mark the end of a reply, and the tokenizer has no end-of-text token",
-                value=end or middle_end,
+                value=repr(end or middle_end),
                 hint="set the tokenizer's eos_token",
             )
         space = end or middle_end

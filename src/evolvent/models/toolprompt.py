@@ -70,7 +70,7 @@ def refuse_marks(sample: CallSample, marks: Sequence[str]) -> None:
     try:
         match = next((mark for text in _outside_texts(sample) for mark in marks if mark in text), None)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid(f"sample {sample.id!r} holds a value that is not JSON", value=str(error)) from error
+        raise SampleInvalid(f"sample {sample.id!r} holds a value that is not JSON: {error}") from error
     if match is not None:
         raise SampleInvalid(
             f"sample {sample.id!r} contains a control mark of the prompt",

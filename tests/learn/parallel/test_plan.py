@@ -214,9 +214,7 @@ def test_sizes_that_divide(tp):
 
 def test_sizes_that_do_not_divide_are_named_with_the_largest_tp():
     [problem] = check_tp(shape(), 12)[:1]
-    assert str(problem) == (
-        "parallel.tp: 4 key/value heads cannot be shared by 12 ranks (tp must divide 4, which is the largest possible)"
-    )
+    assert str(problem) == ("parallel.tp: 4 key/value heads cannot be shared by 12 ranks (set tp to a divisor of 4)")
     found = check_tp(shape(num_attention_heads=10, intermediate_size=50, vocab_size=257), 4)
     assert [problem.what.partition(" cannot")[0] for problem in found] == [
         "10 attention heads",

@@ -262,7 +262,9 @@ def test_a_cut_refuses_more_stages_than_layers():
 def test_models_that_are_more_than_their_layers(family, device):
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config_of(family))
-    with pytest.raises(ConfigError, match=f"'{family}' model is more than embed_tokens, layers, norm and lm_head"):
+    with pytest.raises(
+        ConfigError, match=f"'{family}' model is not a sequence of embed_tokens, layers, norm and lm_head"
+    ):
         stages_of(model, 2, "1f1b")
 
 
