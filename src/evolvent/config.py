@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -89,6 +89,8 @@ class Config(BaseModel, metaclass=_AcceptsFormerNames):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+    main_setting: ClassVar[str] = ""
+    """The setting that a plain value in place of the whole sets: `--agent policy` for `--agent.kind policy`."""
 
     def fingerprint(self) -> str:
         """Returns a digest of all settings that stays the same when settings are renamed, 24 hexadecimal digits."""
@@ -212,6 +214,8 @@ class _SettingFields(dict[str, FieldInfo]):
                 cls = _nested_class(cls.model_fields[name].annotation) if name in cls.model_fields else None
             uses_former_name |= part != name and part not in _SHORT_FLAGS
             parts.append(name)
+        if cls is not None and issubclass(cls, Config) and cls.main_setting:
+            parts.append(cls.main_setting)
         present = ".".join(parts)
         if uses_former_name and present in self:
             self.renamed[path] = present

@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from evolvent.errors import SampleInvalid
 from evolvent.trajectory import JsonObject, canonical_json
 
-__all__ = ["ROLES", "Call", "CallSample", "Message", "Tool"]
+__all__ = ["ROLES", "Call", "CallSample", "Instructions", "Message", "Tool", "example_turns"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def _sample_error(message: str, value: object, expected: str) -> SampleInvalid:
     return SampleInvalid(message, value=value, expected=expected)
+
+
+class Instructions(str):
+    """Instructions of a conversation, with example turns that stand before its first observation.
+
+    Attributes:
+        examples: the text that was read and the reply to it, of every example turn in order.
+        closing: what was read at the end of the last example; it stands in one text with the first observation.
+
+    >>> instructions = Instructions("Add.", examples=[("1 + 1", "2")], closing="right")
+    >>> instructions.open_with("2 + 3")
+    ([('1 + 1', '2')], 'right\\n\\n2 + 3')
+    """
+
+    examples: tuple[tuple[str, str], ...]
+    closing: str
+
+    def __new__(cls, text: str, examples: Iterable[tuple[str, str]] = (), closing: str = "") -> Instructions:
+        instructions = super().__new__(cls, text)
+        instructions.examples, instructions.closing = tuple(examples), closing
+        return instructions
+
+    def __getnewargs__(  # type: ignore[override]
+        self,
+    ) -> tuple[str, tuple[tuple[str, str], ...], str]:
+        return str(self), self.examples, self.closing
+
+    def open_with(self, observation: str) -> tuple[list[tuple[str, str]], str]:
+        """Returns the example turns, and the text that the first reply answers."""
+        return list(self.examples), f"{self.closing}\n\n{observation}" if self.closing else observation
+
+    @property
+    def digest(self) -> str:
+        """Returns a digest of the text and the examples, 16 hexadecimal digits."""
+        content = canonical_json([str(self), [list(turn) for turn in self.examples], self.closing])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def example_turns(instructions: str, observation: str) -> tuple[list[tuple[str, str]], str]:
+    """Returns the example turns of instructions, and the text that the first reply answers."""
+    return instructions.open_with(observation) if isinstance(instructions, Instructions) else ([], observation)
 
 
 @dataclass(frozen=True, slots=True)

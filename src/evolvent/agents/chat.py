@@ -23,7 +23,7 @@ from evolvent.engine.asks import BlockingCall, Sampling
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import FINGERPRINT, Reply
 from evolvent.errors import ConfigError, ContextOverflow, InvalidAction, Problem, TokensMissing, WeightsChanged
-from evolvent.messages import Message
+from evolvent.messages import Instructions, Message, example_turns
 from evolvent.models.chat_template import ReplyText
 from evolvent.trajectory import Generation, Task, Value
 from evolvent.worlds.base import Grammar, Info, Parsed, World
@@ -101,7 +101,10 @@ class _MessageDialect:
 
     def open(self, instructions: str, observation: str) -> list[int]:
         """Returns the first messages: the system message (unless it is empty) and the first observation."""
-        system = [self._add_message("system", instructions)] if instructions else []
+        examples, observation = example_turns(instructions, observation)
+        system = [self._add_message("system", str(instructions))] if instructions else []
+        for text, reply in examples:
+            system += [self._add_message("user", text), self._add_message("assistant", reply)]
         return [*system, self._add_message("user", observation)]
 
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
@@ -131,7 +134,11 @@ class _ChatMind:
     def __init__(self, agent: ChatAgent, world: World, seed: int) -> None:
         self._agent, self._world, self._seed = agent, world, seed
         hint = format_hint(world.grammar) if agent.hint is None else agent.hint
-        self._instructions = "\n\n".join(part for part in (world.instructions, hint) if part)
+        self._instructions: str = "\n\n".join(part for part in (world.instructions, hint) if part)
+        if isinstance(world.instructions, Instructions):
+            self._instructions = Instructions(
+                self._instructions, world.instructions.examples, world.instructions.closing
+            )
         self._session = secrets.token_hex(12)  # only a name: two runs of one seed share nothing at the endpoint
         self._pages = _MessageDialect()
         self._said: list[int] = []

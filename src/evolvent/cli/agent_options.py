@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -17,6 +17,7 @@ from evolvent.agents.plain import Expert, Random
 from evolvent.bench.suite import Player
 from evolvent.cli.extensions import load_encoder
 from evolvent.cli.progress import Progress
+from evolvent.cli.prompting import PromptConfig
 from evolvent.cli.registry import require_train_extra, resolve_policy
 from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.config import Config, resolve
@@ -30,6 +31,7 @@ __all__ = [
     "AgentConfig",
     "AgentSetup",
     "MemoryConfig",
+    "PlayerConfig",
     "TokenUsage",
     "WorldsAgentConfig",
     "make_memory_agent",
@@ -95,17 +97,28 @@ def make_memory_agent(
     return trad.build_agent(model, config, memory=memory), facts
 
 
-_DEFAULT_MAX_TOKENS = {
-    "policy": 32,
-    "endpoint": 512,
-}  # tokens of an action; an endpoint's reply holds its reasoning too
+# Tokens of an action. An endpoint's reply holds its reasoning too.
+_DEFAULT_MAX_TOKENS = {"policy": 32, "pretrained": 64, "endpoint": 512}
 _KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+class PlayerConfig(PromptConfig):
+    """Settings of who plays, and of the prompt."""
+
+    main_setting: ClassVar[str] = "kind"
+
+    kind: Literal["expert", "random", "policy", "endpoint"] = Field(default="expert", description="who plays")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_kind(cls, values: object) -> object:
+        return {"kind": values} if isinstance(values, str) else values
 
 
 class AgentConfig(ModelConfig):
     """Settings of the agent that plays all episodes of a command."""
 
-    agent: Literal["expert", "random", "policy", "endpoint"] = Field(default="expert", description="who plays")
+    agent: PlayerConfig = Field(default_factory=PlayerConfig, description="who plays, and the prompt")
     policy: str = Field(
         default="xs", description="for the agent policy: a size, a model (folder, GGUF file, name), or a run"
     )
@@ -120,12 +133,14 @@ class AgentConfig(ModelConfig):
     temperature: float = Field(default=1.0, ge=0, description="of the policy; 0: the likeliest token")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     slots: int = Field(default=192, ge=1, description="episodes open at once")
-    max_tokens: int | None = Field(default=None, ge=1, description="longest action; none: 32, of an endpoint 512")
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="longest action; none: 32, of a pretrained model 64, of an endpoint 512"
+    )
     threads: int = Field(default=1, ge=1, description="threads of torch")
 
     @model_validator(mode="after")
     def _check_endpoint(self) -> AgentConfig:
-        if self.agent == "endpoint" and not (self.endpoint and self.model):
+        if self.agent.kind == "endpoint" and not (self.endpoint and self.model):
             raise ValueError("--agent endpoint needs --endpoint URL and --model NAME")
         return self
 
@@ -137,9 +152,9 @@ class WorldsAgentConfig(AgentConfig, WorldsConfig):
 
     @model_validator(mode="after")
     def _check_memory(self) -> WorldsAgentConfig:
-        if self.memory.folder is not None and self.agent not in ("policy", "endpoint"):
+        if self.memory.folder is not None and self.agent.kind not in ("policy", "endpoint"):
             raise ValueError(
-                f"--memory.folder cannot be used with --agent {self.agent}; use --agent policy or endpoint"
+                f"--memory.folder cannot be used with --agent {self.agent.kind}; use --agent policy or endpoint"
             )
         return self
 
@@ -182,13 +197,14 @@ def prepare_agent(config: AgentConfig, worlds: Mapping[str, World], *, verb: str
         ConfigError, Incomplete, VocabularyMismatch: a policy that cannot play.
         EndpointError: an endpoint that does not answer.
     """
-    if config.agent == "policy":
+    if config.agent.kind == "policy":
         yield _prepare_policy_agent(config, worlds, verb)
-    elif config.agent == "endpoint":
+    elif config.agent.kind == "endpoint":
         with _prepare_endpoint_agent(config) as agent_setup:
             yield agent_setup
     else:
-        yield AgentSetup(Expert() if config.agent == "expert" else Random(), None, Player(config.agent, config.agent))
+        kind = config.agent.kind
+        yield AgentSetup(Expert() if kind == "expert" else Random(), None, Player(kind, kind))
 
 
 def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb: str) -> AgentSetup:
@@ -198,11 +214,18 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
     from evolvent.agents.language import LanguageAgent
     from evolvent.engine.asks import Sampling
     from evolvent.engine.fitting import engine_for
+    from evolvent.learn.defaults import policy_facts
 
     torch.set_num_threads(config.threads)
     loaded_policy = resolve_policy(config.policy, list(worlds.values()), seed=config.seed, placement=config.placement)
-    max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["policy"]
-    agent: Agent = LanguageAgent(loaded_policy, Sampling(temperature=config.temperature), max_tokens=max_tokens)
+    is_pretrained = policy_facts(loaded_policy).is_pretrained
+    max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["pretrained" if is_pretrained else "policy"]
+    agent: Agent = LanguageAgent(
+        loaded_policy,
+        Sampling(temperature=config.temperature),
+        max_tokens=max_tokens,
+        restrict_to_admissible=config.agent.restrict_to_admissible,
+    )
     engine = engine_for(loaded_policy, slots=config.slots)
     facts: dict[str, Json] = {
         "policy": config.policy,
@@ -237,7 +260,8 @@ def _prepare_endpoint_agent(config: AgentConfig) -> Iterator[AgentSetup]:
     ) as endpoint:
         endpoint.check()
         max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["endpoint"]
-        agent: Agent = ChatAgent(endpoint, Sampling(temperature=config.temperature), max_tokens=max_tokens)
+        hint = "" if config.agent.hint is False else None
+        agent: Agent = ChatAgent(endpoint, Sampling(temperature=config.temperature), max_tokens=max_tokens, hint=hint)
         facts: dict[str, Json] = {"model": config.model, "temperature": config.temperature, "max_tokens": max_tokens}
         if (memory_config := _memory_config(config)) is not None:
             agent, memory_facts = make_memory_agent(

@@ -25,9 +25,10 @@ from evolvent.bench.suite import (
 )
 from evolvent.cli.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
 from evolvent.cli.console import format_rate, render_table
+from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import Progress
+from evolvent.cli.prompting import load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, record_run
-from evolvent.cli.registry import load_worlds
 from evolvent.cli.settings import Command, parse_command
 from evolvent.rollout.episode import Limits, collect
 from evolvent.store.store import Store
@@ -66,7 +67,9 @@ def run(argv: Sequence[str], console: Console) -> int:
     if args is None:
         return 0
     config = args.config
-    worlds_by_name = load_worlds(config.worlds)
+    is_pretrained = config.agent.kind == "policy" and read_model_facts(config.policy).is_pretrained
+    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=is_pretrained)
+    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     panels = list_panels(
         worlds_by_name,
         split=config.split,

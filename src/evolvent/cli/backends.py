@@ -14,6 +14,7 @@ from evolvent.scale.ray_cluster import parse_cluster
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
+    from evolvent.cli.prompting import Prompt
     from evolvent.scale.ray_players import PlayerPool
 
 __all__ = ["HERE", "BackendConfig", "open_cluster_players"]
@@ -41,7 +42,12 @@ class BackendConfig(Config):
 
 @contextmanager
 def open_cluster_players(
-    backend: str, world_names: Sequence[str], worlds: Mapping[str, World], *, threads: int
+    backend: str,
+    world_names: Sequence[str],
+    worlds: Mapping[str, World],
+    *,
+    threads: int,
+    prompt: Prompt | None = None,
 ) -> Iterator[PlayerPool | None]:
     """Yields the players of a cluster and releases them at the end; yields None where episodes are played in this
     process.
@@ -51,6 +57,7 @@ def open_cluster_players(
         world_names: the names of the worlds as given; each player builds its own worlds from them.
         worlds: the same worlds, built in this process.
         threads: threads of torch in each player.
+        prompt: the prompt that the worlds were given; None: none.
     Raises:
         MissingExtra: Ray or torch is not installed.
         EndpointError: no cluster answers at the address.
@@ -64,6 +71,10 @@ def open_cluster_players(
     require_train_extra("playing on a cluster")
     from evolvent.scale.ray_players import WorldFactory, open_players
 
-    world_factory = WorldFactory("evolvent.cli.registry:load_worlds", (list(world_names),))
+    world_factory = (
+        WorldFactory("evolvent.cli.registry:load_worlds", (list(world_names),))
+        if prompt is None
+        else WorldFactory("evolvent.cli.prompting:load_prompted_worlds", (list(world_names), list(prompt)))
+    )
     with open_players(parse_cluster(backend), world_factory, worlds, threads=threads) as player_pool:
         yield player_pool

@@ -49,7 +49,7 @@ class CodeBenchConfig(AgentConfig):
         set_names = [name for name, entry in manifests().items() if entry.world == "code"]
         if self.set not in (_ANY, *set_names):
             problems.append(unknown_name_problem("evaluation set", self.set, (_ANY, *set_names), location="set"))
-        if self.samples > 1 and self.agent != "expert" and not self.temperature:
+        if self.samples > 1 and self.agent.kind != "expert" and not self.temperature:
             problems.append(
                 Problem("samples", "several samples at temperature 0 are identical", "set --temperature 0.8")
             )

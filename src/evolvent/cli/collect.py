@@ -13,9 +13,10 @@ from rich.console import Console
 from evolvent.cli.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
 from evolvent.cli.backends import HERE, BackendConfig, open_cluster_players
 from evolvent.cli.console import format_rate
+from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import Progress
+from evolvent.cli.prompting import check_listed_actions, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
-from evolvent.cli.registry import load_worlds
 from evolvent.cli.settings import Command, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.rollout.episode import collect, trajectory_name
@@ -42,7 +43,7 @@ class CollectConfig(BackendConfig, WorldsAgentConfig):
 
     @model_validator(mode="after")
     def _check_backend_agent(self) -> CollectConfig:
-        if self.backend != HERE and (self.agent == "endpoint" or self.memory.folder is not None):
+        if self.backend != HERE and (self.agent.kind == "endpoint" or self.memory.folder is not None):
             raise ValueError("--on works only with --agent expert, random or policy, and without a memory")
         return self
 
@@ -66,11 +67,17 @@ def run(argv: Sequence[str], console: Console) -> int:
     if args is None:
         return 0
     config = args.config
-    worlds_by_name = load_worlds(config.worlds)
+    is_pretrained = config.agent.kind == "policy" and read_model_facts(config.policy).is_pretrained
+    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=is_pretrained)
+    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
+    if config.agent.restrict_to_admissible:
+        check_listed_actions(worlds_by_name, "agent.restrict_to_admissible")
     starts = _list_starts(worlds_by_name, config)
     with (
         prepare_agent(config, worlds_by_name, verb="collect") as agent_setup,
-        open_cluster_players(config.backend, config.worlds, worlds_by_name, threads=config.threads) as player_pool,
+        open_cluster_players(
+            config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
+        ) as player_pool,
     ):
         folder = args.resume or choose_run_folder("collect", config.output_dir)
         record = RunRecord("collect", config, config.seed)

@@ -9,9 +9,11 @@ from pydantic import Field
 from rich.console import Console
 
 from evolvent.cli.backends import BackendConfig
+from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
+from evolvent.cli.prompting import PromptConfig, check_listed_actions, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder
-from evolvent.cli.registry import load_worlds, resolve_policy
+from evolvent.cli.registry import resolve_policy
 from evolvent.cli.run_setup import (
     EvaluationConfig,
     RunSetup,
@@ -35,6 +37,7 @@ class EvalConfig(ModelConfig, BackendConfig, WorldsConfig):
     slots: int = Field(default=192, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
+    agent: PromptConfig = Field(default_factory=PromptConfig, description="the prompt and the actions")
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
 
 
@@ -53,15 +56,21 @@ def run(argv: Sequence[str], console: Console) -> int:
     args = parse_command(COMMAND, argv, console)
     if args is None:
         return 0
-    config = args.config
-    worlds_by_name = load_worlds(config.worlds)
+    facts = read_model_facts(args.config.policy)
+    config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
+    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
+    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
+    if config.agent.restrict_to_admissible:
+        check_listed_actions(worlds_by_name, "agent.restrict_to_admissible")
     num_episodes = count_panel_episodes(worlds_by_name, config.panel)
     folder = args.resume or choose_run_folder("eval", config.output_dir)
     evaluated_policy = resolve_policy(
         config.policy, list(worlds_by_name.values()), seed=config.seed, placement=config.placement
     )
     panel = config.panel.make_panel(temperature=config.temperature)
-    with open_backend(config.backend, config.worlds, worlds_by_name, threads=config.threads) as backend_factory:
+    with open_backend(
+        config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
+    ) as backend_factory:
         job = RunSetup(
             folder,
             worlds_by_name,
@@ -73,6 +82,7 @@ def run(argv: Sequence[str], console: Console) -> int:
             plan=(PlannedStage("evaluate", num_episodes),),
             backend_factory=backend_factory,
             placement=config.placement,
+            restrict_to_admissible=config.agent.restrict_to_admissible,
         )
         with open_run(job, console) as active_run:
             rows = active_run.evaluate(evaluated_policy, 0)

@@ -14,15 +14,18 @@ from pydantic import Field, field_validator
 from rich.console import Console
 
 from evolvent.cli.backends import BackendConfig
+from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
+from evolvent.cli.prompting import PromptConfig, check_listed_actions, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder
-from evolvent.cli.registry import describe_worlds, load_worlds, resolve_policy
+from evolvent.cli.registry import describe_worlds, resolve_policy
 from evolvent.cli.run_setup import EvaluationConfig, RunSetup, count_panel_episodes, open_backend, open_run
 from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvolConfig, agentevol
+from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Task
 from evolvent.view import read_run, summary
@@ -48,8 +51,10 @@ class EvolveConfig(ModelConfig, BackendConfig, WorldsConfig):
     slots: int = Field(default=384, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
+    agent: PromptConfig = Field(default_factory=PromptConfig, description="the prompt and the actions")
     method: AgentEvolConfig = Field(default_factory=AgentEvolConfig, description="the method")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
+    adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
 
     @field_validator("method")
@@ -74,12 +79,29 @@ LAPTOP: Mapping[str, object] = {
     "train": {"lr": 5e-3, "betas": [0.9, 0.95], "batch_tokens": 512},
 }
 
+# What two cores can show in three quarters of an hour with a model of a hundred million weights.
+PRETRAINED: Mapping[str, object] = {
+    "demonstrations": [40],
+    "explore": 60,
+    "adapter": {"kind": "lora", "rank": 16, "alpha": 32, "targets": ["all-linear"]},
+    "method": {"iterations": 2, "samples_per_task": 3},
+    "panel": {"limit": 40},
+    "slots": 64,
+}
+
+
+def _choose_preset(config: EvolveConfig) -> str:
+    """Returns the preset that fits the policy."""
+    return "pretrained" if read_model_facts(config.policy).is_pretrained else "embedded"
+
+
 COMMAND = Command(
     "evolve",
     "Clone demonstrations, explore tasks that nobody demonstrated, keep what was rewarded, learn, measure; repeat.",
     EvolveConfig,
     presets={
         "embedded": {**LAPTOP, "method": dict(EMBEDDED)},
+        "pretrained": PRETRAINED,
         "paper": {
             "method": dict(PUBLISHED),
             "train": {"lr": 1e-5, "weight_decay": 0.0, "epochs": 1, "final_lr_ratio": 0.0},
@@ -88,6 +110,7 @@ COMMAND = Command(
     },
     resumes=True,
     free_settings=("backend", "device"),
+    choose_preset=_choose_preset,
 )
 
 
@@ -96,7 +119,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     args = parse_command(COMMAND, argv, console)
     if args is None:
         return 0
-    config = args.config
+    facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
+    config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
     if config.method.select == "best" and config.panel.split == "dev":
         raise ConfigError(
             [
@@ -107,14 +131,23 @@ def run(argv: Sequence[str], console: Console) -> int:
                 )
             ]
         )
-    worlds_by_name = load_worlds(config.worlds)
+    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
+    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
+    if config.agent.restrict_to_admissible:
+        check_listed_actions(worlds_by_name, "agent.restrict_to_admissible")
     panel_size = count_panel_episodes(worlds_by_name, config.panel)
     demonstration_tasks, exploration_tasks = choose_tasks(worlds_by_name, config)
     folder = args.resume or choose_run_folder("evolve", config.output_dir)
     worlds = list(worlds_by_name.values())
-    initial = resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement)
+    initial = adapt(
+        resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement),
+        config.adapter,
+        seed=config.seed,
+    )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with open_backend(config.backend, config.worlds, worlds_by_name, threads=config.threads) as backend_factory:
+    with open_backend(
+        config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
+    ) as backend_factory:
         job = RunSetup(
             folder,
             worlds_by_name,
@@ -127,6 +160,7 @@ def run(argv: Sequence[str], console: Console) -> int:
             plan=plan_stages(config, len(exploration_tasks), panel_size),
             backend_factory=backend_factory,
             placement=config.placement,
+            restrict_to_admissible=config.agent.restrict_to_admissible,
         )
         with open_run(job, console) as active_run:
             write_floors(folder, worlds_by_name, config)

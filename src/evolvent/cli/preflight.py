@@ -11,9 +11,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.planning import read_model_config
+from evolvent.cli.prompting import Prompt, load_prompted_worlds
 from evolvent.cli.record import choose_run_folder
-from evolvent.cli.registry import POLICIES, load_worlds, resolve_model_folder, resolve_policy
+from evolvent.cli.registry import POLICIES, resolve_model_folder, resolve_policy
 from evolvent.cli.train_recipes import DistillConfig, RecipeConfig, RecipeInputs
 from evolvent.cli.training_data import holds_episodes, summarize_episodes, unknown_world_problems
 from evolvent.errors import ConfigError, EvolventError, MissingExtra, Problem
@@ -66,7 +68,9 @@ def check_request(request: TrainingRequest) -> RecipeInputs:
     with _collect_problems(problems, "data"):
         is_episodes = request.reads_data and holds_episodes(config.data)
     with _collect_problems(problems, "worlds"):
-        worlds_by_name = load_worlds(config.worlds) if is_episodes or config.policy in POLICIES else {}
+        if is_episodes or config.policy in POLICIES:
+            is_pretrained = config.policy not in POLICIES and read_model_facts(config.policy).is_pretrained
+            worlds_by_name = load_prompted_worlds(config.worlds, Prompt(hint=is_pretrained))
     if request.reads_data and not problems:
         with _collect_problems(problems, "data"):
             _check_data(request, worlds_by_name, is_episodes=is_episodes)

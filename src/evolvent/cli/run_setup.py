@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from rich.console import Console
 from evolvent.cli.backends import open_cluster_players
 from evolvent.cli.console import format_rate, open_console, render_table
 from evolvent.cli.progress import PlannedStage, Progress, ProgressBackend
+from evolvent.cli.prompting import Prompt
 from evolvent.cli.record import RunRecord, record_run
 from evolvent.config import Config
 from evolvent.errors import EvolventError, boundary
@@ -28,7 +30,7 @@ from evolvent.run import Evaluation, Run
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.scale.ray_backend import RayBackend
 from evolvent.view import report
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import clip, show_hidden
 from evolvent.worlds.base import World
 
 __all__ = [
@@ -61,13 +63,13 @@ class RunSetup:
         folder: the folder of the run.
         worlds: the worlds by name.
         record: the record that is kept about it.
-        train: settings of training by `fit`.
+        train: settings of training by `fit`; None: those that fit the policy.
         panel: settings of the measurement.
         slots: number of simultaneous episodes.
         max_tokens: maximum tokens of an action.
         threads: threads of torch.
         plan: the stages to come, for the estimate of the time left.
-        rl_train: training settings of RL; None: as `train`.
+        rl_train: training settings of RL; None: as `train`, or those that fit the policy.
         optimizer: the optimizer of RL; None: AdamW.
         restrict_to_admissible: whether actions are sampled among those that worlds list, token by token.
         action_level: whether policies choose among the listed actions as wholes.
@@ -94,12 +96,17 @@ class RunSetup:
 
 @contextmanager
 def open_backend(
-    backend: str, world_names: Sequence[str], worlds: Mapping[str, World], *, threads: int
+    backend: str,
+    world_names: Sequence[str],
+    worlds: Mapping[str, World],
+    *,
+    threads: int,
+    prompt: Prompt | None = None,
 ) -> Iterator[Callable[..., LocalBackend]]:
     """Yields the factory of a run's backend, which plays here or on a cluster (`open_cluster_players`) and trains
     here.
     """
-    with open_cluster_players(backend, world_names, worlds, threads=threads) as player_pool:
+    with open_cluster_players(backend, world_names, worlds, threads=threads, prompt=prompt) as player_pool:
         yield LocalBackend if player_pool is None else partial(RayBackend, players=player_pool)
 
 
@@ -109,7 +116,7 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
     torch.set_num_threads(setup.threads)
     backend = setup.backend_factory(
         setup.worlds,
-        setup.train or TrainConfig(),
+        setup.train,
         setup.panel or EvaluationPanel(),
         slots=setup.slots,
         max_tokens=setup.max_tokens,
@@ -150,7 +157,7 @@ def count_panel_episodes(worlds: Mapping[str, World], panel: EvaluationConfig) -
 
 def print_results(console: Console, rows: Sequence[Evaluation]) -> None:
     """Prints evaluation rows with their 95 % intervals and their cost in tokens."""
-    columns = ("world", "tier", "tasks", "success", "95 %", "errors", "generated")
+    columns = ("world", "tier", "tasks", "success", "95 %", "errors", "invalid", "generated")
     cells = [
         (
             row.world,
@@ -159,8 +166,29 @@ def print_results(console: Console, rows: Sequence[Evaluation]) -> None:
             "withheld" if row.mean is None else format_rate(row.mean),
             "-" if row.low is None else f"{format_rate(row.low)} to {format_rate(row.high)}",
             row.errors,
+            format_rate(row.invalid / row.replies) if row.replies else "-",
             f"{row.generated:,}",
         )
         for row in rows
     ]
-    console.print(render_table(console, columns, cells, numbers=("tasks", "success", "errors", "generated")))
+    console.print(render_table(console, columns, cells, numbers=("tasks", "success", "errors", "invalid", "generated")))
+    for line in _describe_invalid_replies(rows):
+        console.print(show_hidden(line), soft_wrap=True)
+
+
+def _describe_invalid_replies(rows: Sequence[Evaluation]) -> list[str]:
+    """Returns a line for every world in which replies were not actions, with the most frequent text."""
+    lines = []
+    for world in dict.fromkeys(row.world for row in rows):
+        world_rows = [row for row in rows if row.world == world]
+        invalid, replies = sum(row.invalid for row in world_rows), sum(row.replies for row in world_rows)
+        texts = Counter[str]()
+        for row in world_rows:
+            texts.update(dict(row.invalid_texts))
+        if texts:
+            text, count = texts.most_common(1)[0]
+            lines.append(
+                f"{world}: {invalid} of {replies} replies were not actions, most often {count} times: "
+                f"{clip(' '.join(text.split()), 160)!r}"
+            )
+    return lines

@@ -18,9 +18,10 @@ from evolvent.belief.outcomes import tabulate_outcomes
 from evolvent.belief.stopping import AnyOf, Detector, StdBelow, TraceBelow
 from evolvent.bench.suite import list_panels
 from evolvent.cli.console import format_rate, render_table
+from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import PlannedStage, Progress
+from evolvent.cli.prompting import load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
-from evolvent.cli.registry import load_worlds
 from evolvent.cli.run_setup import write_report
 from evolvent.cli.search_setup import SearchPlayerFactory, SearchSetupConfig, open_search_policies
 from evolvent.cli.settings import Command, parse_command
@@ -201,7 +202,9 @@ def run(argv: Sequence[str], console: Console) -> int:
     if args is None:
         return 0
     config = args.config
-    worlds_by_name = load_worlds(config.worlds)
+    facts = read_model_facts(config.policy)
+    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
+    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     batches = _plan_batches(config, worlds_by_name)
     with open_search_policies(config, worlds_by_name) as player_factory:
         for batch in batches:

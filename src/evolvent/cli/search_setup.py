@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, SecretStr, model_validator
 
 from evolvent.belief.named import parse_detector
+from evolvent.cli.prompting import PromptConfig
 from evolvent.cli.registry import POLICIES, resolve_model_folder, resolve_policy
 from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.engine.asks import Engine
@@ -53,6 +54,7 @@ class SearchSetupConfig(ModelConfig, WorldsConfig):
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     slots: int = Field(default=64, ge=1, description="searches that go side by side")
     threads: int = Field(default=1, ge=1, description="threads of torch")
+    agent: PromptConfig = Field(default_factory=PromptConfig, description="the prompt")
     search: ForestConfig = Field(default_factory=ForestConfig, description="the search")
 
     @model_validator(mode="after")

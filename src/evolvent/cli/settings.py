@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -87,6 +87,7 @@ class Command(Generic[C]):
         presets: by name; the first is the default.
         resumes: whether it takes `--resume RUN`.
         free_settings: settings that may change when a run resumes, by name or, as `parallel.`, by prefix.
+        choose_preset: returns the name of the preset that fits other settings, where none is named.
     """
 
     verb: str
@@ -96,6 +97,7 @@ class Command(Generic[C]):
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     resumes: bool = False
     free_settings: tuple[str, ...] = ()
+    choose_preset: Callable[[C], str] | None = None
 
     def is_free(self, name: str) -> bool:
         """Returns whether a setting may change when a run resumes."""
@@ -159,6 +161,9 @@ def parse_command(command: Command[C], argv: Sequence[str], console: Console) ->
         raise ConfigError(problems + error.problems) from error
     if problems:
         raise ConfigError(problems)
+    if command.choose_preset is not None and resume is None and "--preset" not in split.options:
+        preset = command.presets[command.choose_preset(config)]
+        config = resolve(command.config, file=file, overrides=split.overrides, preset=preset)
     if "--print-config" in argv:
         console.print(to_toml(config), soft_wrap=True, end="")
         return None

@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 
 from evolvent.cli.console import make_console
+from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.planning import print_plan
 from evolvent.cli.preflight import TrainingRequest, check_request
 from evolvent.cli.settings import Command, parse_command, read_verb
@@ -121,7 +122,9 @@ def _run_recipe(argv: Sequence[str], logger: Logger) -> int:
     args = parse_command(COMMANDS[name], recipe_argv, logger.console)
     if args is None:
         return 0
-    config: RecipeConfig = args.config
+    facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
+    console = None if logger.rank else logger.console
+    config: RecipeConfig = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
     torch.set_num_threads(config.threads)
     if card_gib is not None:
         return print_plan(config, logger.console, card_gib=card_gib or None)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 from rich.console import Console
 
+from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import POLICIES, load_worlds, resolve_policy
@@ -149,7 +150,9 @@ def run(argv: Sequence[str], console: Console) -> int:
     args = parse_command(COMMANDS[name], argv[1:], console)
     if args is None:
         return 0
-    config, method = args.config, _METHODS[name]
+    facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
+    config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
+    method = _METHODS[name]
     _check_paths(config)
     worlds_by_name = load_worlds(config.worlds) if config.worlds else {}
     if worlds_by_name:

@@ -18,9 +18,11 @@ from evolvent.agents.plain import Random
 from evolvent.cli import extensions
 from evolvent.cli.backends import HERE, BackendConfig
 from evolvent.cli.method_option import parse_method
+from evolvent.cli.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
+from evolvent.cli.prompting import Prompt, PromptConfig, check_listed_actions, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder
-from evolvent.cli.registry import load_worlds, resolve_policy
+from evolvent.cli.registry import resolve_policy
 from evolvent.cli.run_setup import (
     EvaluationConfig,
     RunSetup,
@@ -134,6 +136,7 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
     model: str = Field(default="", description="what that endpoint calls the policy")
     dialect: ServerDialect = Field(default="openai", description="what that endpoint speaks")
     hand_over: Path | None = Field(default=None, description="folder that the endpoint takes new weights from")
+    agent: PromptConfig = Field(default_factory=PromptConfig, description="the prompt")
     train: UpdateConfig = Field(default_factory=UpdateConfig, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
@@ -209,19 +212,19 @@ def run(argv: Sequence[str], console: Console) -> int:
     args = parse_command(make_command(name, method), method_argv, console)
     if args is None:
         return 0
-    config = args.config
-    worlds_by_name = load_worlds(config.worlds)
+    facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
+    config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
+    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
+    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     panel_size = count_panel_episodes(worlds_by_name, config.panel)
     demonstration_tasks, practice_tasks = _choose_tasks(worlds_by_name, config)
     practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
     action_level, restrict_to_admissible = (
         getattr(config.rl, "level", "") == "listed",
-        bool(practice and practice.restrict_to_admissible),
+        config.agent.restrict_to_admissible or bool(practice and practice.restrict_to_admissible),
     )
     if action_level or restrict_to_admissible:
-        _check_listed_actions(
-            worlds_by_name, practice_tasks, name if action_level else "rl.practice.restrict_to_admissible"
-        )
+        check_listed_actions(worlds_by_name, name if action_level else "rl.practice.restrict_to_admissible")
     folder = args.resume or choose_run_folder("rl", config.output_dir)
     worlds = list(worlds_by_name.values())
     initial = adapt(
@@ -240,7 +243,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         folder,
         worlds_by_name,
         RunRecord("train rl", config, config.seed, ("base", name), name),
-        train=CLONE_CONFIG,
+        train=find_train_defaults(facts, CLONE_CONFIG),
         panel=config.panel.make_panel(),
         slots=config.slots,
         max_tokens=config.max_tokens,
@@ -254,7 +257,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
-        _open_backend(config, worlds_by_name) as backend_factory,
+        _open_backend(config, worlds_by_name, prompt) as backend_factory,
         open_run(replace(job, backend_factory=backend_factory), console) as active_run,
         redraw_repeatedly(partial(write_report, folder)),
     ):
@@ -280,7 +283,9 @@ def run(argv: Sequence[str], console: Console) -> int:
 
 
 @contextmanager
-def _open_backend(config: Any, worlds_by_name: Mapping[str, World]) -> Iterator[Callable[..., LocalBackend]]:
+def _open_backend(
+    config: Any, worlds_by_name: Mapping[str, World], prompt: Prompt
+) -> Iterator[Callable[..., LocalBackend]]:
     """Yields the factory of the backend, which plays in this process, on a cluster, or on the configured endpoint.
 
     Raises:
@@ -288,7 +293,9 @@ def _open_backend(config: Any, worlds_by_name: Mapping[str, World]) -> Iterator[
         EndpointError: an endpoint that does not answer. See also `open_cluster_players`.
     """
     if not config.endpoint:
-        with open_backend(config.backend, config.worlds, worlds_by_name, threads=config.threads) as backend_factory:
+        with open_backend(
+            config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
+        ) as backend_factory:
             yield backend_factory
         return
     key = os.environ.get(KEY_VARIABLE)
@@ -362,26 +369,6 @@ def _choose_tasks(worlds_by_name: Mapping[str, World], config: Any) -> tuple[lis
     if problems:
         raise ConfigError(problems)
     return demonstration_tasks, practice_tasks
-
-
-def _check_listed_actions(worlds_by_name: Mapping[str, World], tasks: Sequence[Task], consumer: str) -> None:
-    """Checks that all worlds list the actions that are possible.
-
-    Raises:
-        ConfigError: worlds that do not; the message names them.
-    """
-    problems = []
-    for name, world in worlds_by_name.items():
-        env = world.make(next(task for task in tasks if task.world == name))
-        try:
-            _, info = env.reset()
-        finally:
-            env.close()
-        if not info.get("admissible"):
-            message = f"{consumer} chooses among listed actions, but world {name!r} does not list actions"
-            problems.append(Problem("worlds", message, "choose another world, or a method that writes actions as text"))
-    if problems:
-        raise ConfigError(problems)
 
 
 def _has_expert(world: World, tasks: Sequence[Task]) -> bool:

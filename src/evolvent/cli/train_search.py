@@ -14,6 +14,7 @@ from rich.console import Console
 from evolvent.cli.backends import BackendConfig
 from evolvent.cli.console import format_rate, render_table
 from evolvent.cli.evolve import choose_exploration_tasks
+from evolvent.cli.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import load_worlds, resolve_policy
@@ -149,7 +150,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     args = parse_command(COMMANDS[name], argv[1:], console)
     if args is None:
         return 0
-    config = args.config
+    facts = read_model_facts(args.config.policy)
+    config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
     worlds_by_name = load_worlds(config.worlds)
     _check_worlds(name, worlds_by_name, config)
     panel_size = count_panel_episodes(worlds_by_name, config.panel)
@@ -162,7 +164,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         folder,
         worlds_by_name,
         RunRecord(f"train {name}", config, config.seed, ("base", name, "guided"), name),
-        train=CLONE_CONFIG,
+        train=find_train_defaults(facts, CLONE_CONFIG),
         panel=config.panel.make_panel(),
         slots=config.slots,
         max_tokens=search.max_tokens,

@@ -66,6 +66,10 @@ class AdapterConfig(Config):
         description="lora, dora, ia3: names of linear layers, or all-linear; none: peft's for the architecture",
     )
     tokens: int = Field(default=16, ge=1, description="prefix, prompt: virtual tokens, taken from the context")
+    existing: Literal["refuse", "continue", "merge"] = Field(
+        default="refuse",
+        description="a policy with an adapter: refuse it, train its adapter on, or merge it and add a new one",
+    )
 
 
 def adapt(policy: Policy, config: AdapterConfig, *, seed: int) -> Policy:
@@ -81,6 +85,10 @@ def adapt(policy: Policy, config: AdapterConfig, *, seed: int) -> Policy:
         ConfigError: all mistakes at once, before anything is built. MissingExtra: without peft.
     """
     if config.kind == "none":
+        return policy
+    if kind_of(policy.model) is not None and config.existing == "merge":
+        policy = merge_adapter(policy)
+    elif kind_of(policy.model) == config.kind and config.existing == "continue":
         return policy
     peft, model = import_peft(), policy.model
     problems = _find_problems(policy, config)
@@ -153,7 +161,9 @@ def _find_problems(policy: Policy, config: AdapterConfig) -> list[Problem]:
     if (kind := kind_of(policy.model)) is not None:
         return [
             Problem(
-                "adapter.kind", f"the policy already has an adapter of kind {kind}", "remove it with merged(policy)"
+                "adapter.kind",
+                f"the policy already has an adapter of kind {kind}",
+                "set adapter.existing to 'continue' (an adapter of the same kind) or 'merge'",
             )
         ]
     if config.kind not in ("prefix", "prompt"):

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from evolvent.errors import ConfigError, VocabularyMismatch, unknown_name_problem
-from evolvent.messages import Message, Tool
+from evolvent.messages import Message, Tool, example_turns
 from evolvent.models.chat_template import ChatTemplate, ConversationTokens, ReplyText
 from evolvent.models.text_encoder import Piece, TextEncoder
 
@@ -92,7 +92,12 @@ class Words:
             ) from error
 
     def open(self, instructions: str, observation: str) -> list[int]:
-        return [self._bos, self._obs, *self._encode(observation), self._act]
+        examples, text = example_turns(instructions, observation)
+        turns = [index for example in examples for index in self._encode_example(*example)]
+        return [self._bos, *turns, self._obs, *self._encode(text), self._act]
+
+    def _encode_example(self, observation: str, action: str) -> list[int]:
+        return [*self.turn(observation, stopped=True), *self.action(action)]
 
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
         middle = [self._obs, *self._encode(observation), self._act]
@@ -171,8 +176,10 @@ class Chat:
                 messages += [Message("user", text), Message("assistant", reply.text, extra=extra)]
             else:  # the template decides what stays of the text
                 messages += [Message("user", text), Message("assistant", self.text(ids))]
-        system = [Message("system", instructions)] if instructions else []
-        return self.template.prompt([*system, *messages, Message("user", observation)])
+        *opening, first = _opening(instructions, past[0][0] if past else observation)
+        if messages:
+            return self.template.prompt([*opening, first, *messages[1:], Message("user", observation)])
+        return self.template.prompt([*opening, first])
 
     def conversations(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[ConversationTokens]:
         """Returns a conversation as tokens: one sequence, or with history "template" one for every reply.
@@ -186,8 +193,12 @@ class Chat:
 
 
 def _opening(instructions: str, observation: str) -> list[Message]:
-    system = [Message("system", instructions)] if instructions else []
-    return [*system, Message("user", observation)]
+    """Returns the messages before the first reply; the last of them is the first observation."""
+    examples, text = example_turns(instructions, observation)
+    messages = [Message("system", str(instructions))] if instructions else []
+    for example_text, reply in examples:
+        messages += [Message("user", example_text), Message("assistant", reply)]
+    return [*messages, Message("user", text)]
 
 
 class Lines:
@@ -215,9 +226,14 @@ class Lines:
         return self._encoder.encode([Piece(context), *pieces]).after(len(context))
 
     def open(self, instructions: str, observation: str) -> list[int]:
+        examples, first_text = example_turns(instructions, observation)
+        texts = [*(text for text, _ in examples), first_text]
         head = f"{instructions}\n\n" if instructions else ""
-        text = Piece(f"{head}Observation: {observation}\nAction:", is_content=True)
-        return self._encoder.encode([Piece(self._bos_text), text]).ids
+        text = Piece(f"{head}Observation: {texts[0]}\nAction:", is_content=True)
+        ids = self._encoder.encode([Piece(self._bos_text), text]).ids
+        for (_, reply), next_text in zip(examples, texts[1:], strict=True):
+            ids = [*ids, *self.action(reply), *self.turn(next_text, stopped=True)]
+        return ids
 
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
         text = Piece(f"\nObservation: {observation}\nAction:", is_content=True)

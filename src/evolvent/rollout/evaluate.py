@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.stats import wilson_interval
-from evolvent.trajectory import JsonObject, Start, Task, Trajectory
+from evolvent.trajectory import JsonObject, Start, Step, Task, Trajectory
 from evolvent.worlds.base import SPLITS, World
 
-__all__ = ["Evaluation", "example_row", "panel_starts", "summarize_outcomes"]
+__all__ = ["Evaluation", "example_row", "is_invalid", "panel_starts", "summarize_outcomes"]
+
+_MAX_TEXTS, _MAX_TEXT = 3, 200  # invalid replies that are kept of a panel, and characters of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,9 @@ class Evaluation:
 
     `outcomes` holds (task id, kind, success) with success None where an episode could not be scored; then `mean` and
     its 95 % interval `low`, `high` are withheld (None), never averaged over the rest.
+
+    Of `replies` in all, `invalid` were not actions of the world; `invalid_texts` holds the most frequent of them, with
+    their counts.
     """
 
     world: str
@@ -35,12 +42,16 @@ class Evaluation:
     generated: int
     computed: int
     outcomes: tuple[tuple[str, str, bool | None], ...]
+    replies: int = 0
+    invalid: int = 0
+    invalid_texts: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def from_row(cls, row: JsonObject) -> Evaluation:
         """Returns the evaluation of a stored JSON row; other keys of the row are ignored."""
-        values = {name: row[name] for name in cls.__slots__}
+        values = {name: row[name] for name in cls.__slots__ if name in row}  # older rows count no replies
         values["outcomes"] = tuple((task, kind, success) for task, kind, success in row["outcomes"])
+        values["invalid_texts"] = tuple((text, count) for text, count in row.get("invalid_texts", ()))
         return cls(**values)
 
 
@@ -99,9 +110,23 @@ def summarize_outcomes(trajectories: Iterable[Trajectory], *, computed: int = 0)
                 generated=generated_by_panel[key],
                 computed=round(computed * generated_by_panel[key] / total_generated),
                 outcomes=outcomes,
+                replies=sum(len(t.steps) for t in panel),
+                **_count_invalid_replies(panel),
             )
         )
     return rows
+
+
+def _count_invalid_replies(panel: Sequence[Trajectory]) -> dict[str, Any]:
+    """Counts the replies that were not actions, and their most frequent texts."""
+    texts = [str(step.action) for trajectory in panel for step in trajectory.steps if is_invalid(step)]
+    frequent = Counter(text[:_MAX_TEXT] for text in texts).most_common(_MAX_TEXTS)
+    return {"invalid": len(texts), "invalid_texts": tuple(frequent)}
+
+
+def is_invalid(step: Step) -> bool:
+    """Returns whether a step's reply was not an action of its world: it could not be read, or was refused."""
+    return bool(step.info.get("invalid") or step.info.get("unparsed"))
 
 
 def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[int], str]) -> dict[str, object]:
@@ -110,7 +135,7 @@ def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[in
     for step in trajectory.steps:
         logprobs = np.concatenate([g.logprobs[g.sampled] for g in step.generations] or [np.zeros(0, np.float32)])
         mean = float(logprobs.mean()) if len(logprobs) else None
-        invalid = bool(step.info.get("invalid") or step.info.get("unparsed"))
+        invalid = is_invalid(step)
         steps.append(
             {
                 "observation": str(step.observation),

@@ -38,11 +38,13 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.identity import version_1_text
 from evolvent.learn.checkpoint import Checkpointer
+from evolvent.learn.defaults import RL_TRAIN, rl_train_config, train_config
 from evolvent.learn.learner import Learner, TrainConfig, UpdateMetrics
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.messages import Instructions
 from evolvent.models.dialects import Dialect
 from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy, load_policy
@@ -146,7 +148,7 @@ class LocalBackend:
 
     Args:
         worlds: Worlds by name.
-        train: Training settings of `fit`.
+        train: Training settings of `fit`; None: those that fit the policy. What is not set follows from the policy too.
         panel: Settings of `evaluate`.
         slots: Number of simultaneous episodes.
         max_tokens: Maximum tokens of an action.
@@ -154,7 +156,7 @@ class LocalBackend:
         limits: Deadlines and horizon of the environments.
         restrict_to_admissible: Whether actions are sampled among those that a world lists, token by token.
         action_level: Whether policies choose among the actions that a world lists, instead of writing theirs.
-        rl_train: Training settings of RL; None: those of `fit`.
+        rl_train: Training settings of RL; None: those of `fit`, or where there are none, those that fit the policy.
         optimizer: Optimizer settings of RL.
         placement: Where policies of an earlier session run when they are loaded, and how much of their context is
             used.
@@ -163,7 +165,7 @@ class LocalBackend:
     """
 
     worlds: Mapping[str, World]
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: TrainConfig | None = None
     panel: EvaluationPanel = field(default_factory=EvaluationPanel)
     slots: int = 192
     max_tokens: int = 32
@@ -366,7 +368,7 @@ class LocalBackend:
             yield from (found[name] for name in names)
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
-            train = self.rl_train or self.train
+            train = rl_train_config(self.rl_train or self.train, learning)
             train = train.model_copy(update={"layout": resolve_rl_layout(train.layout, learning.model)})
             if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
@@ -417,7 +419,8 @@ class LocalBackend:
         Parts are learned as they are: weights and columns are their maker's.
         """
         length_settings = {} if tokens is None else {"tokens": tokens, "max_steps": None}
-        config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, **length_settings})
+        train = train_config(self.train, policy)
+        config = train.model_copy(update={"lr": train.lr * lr_scale, **length_settings})
         prepared = [training_input for training_input in data if isinstance(training_input, TokenSequence)]
         trajectories = [training_input for training_input in data if isinstance(training_input, Trajectory)]
         flattened = flatten(
@@ -507,11 +510,25 @@ class LocalBackend:
         """Returns the settings that the result of each verb depends on besides its arguments, for `Run`."""
         flags = f"{' choose' * self.restrict_to_admissible}{' deciding' * self.action_level}"
         acting = f"{self.max_tokens} {self.history.name} {version_1_text(self.limits)}{flags}"
-        values = (self.max_tokens, self.history.name, self.limits, self.restrict_to_admissible, self.action_level)
-        learning = (self.rl_train or self.train, self.optimizer)
+        prompts = {
+            name: world.instructions.digest
+            for name, world in self.worlds.items()
+            if isinstance(world.instructions, Instructions)
+        }
+        acting += f" {canonical_json(prompts)}" if prompts else ""
+        values = (
+            self.max_tokens,
+            self.history.name,
+            self.limits,
+            self.restrict_to_admissible,
+            self.action_level,
+            *([prompts] if prompts else []),
+        )
+        train = self.train or TrainConfig()
+        learning = (self.rl_train or self.train or RL_TRAIN, self.optimizer)
         return {
             "collect": StageSettings(values, acting),
-            "fit": StageSettings((self.train,), version_1_text(self.train)),
+            "fit": StageSettings((train,), version_1_text(train)),
             "evaluate": StageSettings((*values, self.panel), f"{acting} {version_1_text(self.panel)}"),
             "practise": StageSettings((*values, *learning), " ".join([acting, *map(version_1_text, learning)])),
         }
@@ -593,7 +610,7 @@ def local_run(
         folder: folder of the run; a run that it holds already is resumed.
         worlds: the worlds, each with a unique name.
         seed: seed of everything that the run draws.
-        train: settings of the learner; None: the defaults.
+        train: settings of the learner; None: those that fit the policy (`learn.defaults`).
         panel: tasks of evaluations; None: the defaults.
         slots: maximum number of simultaneous episodes.
         device: where policies of an earlier session run when a run is resumed. A policy that you pass runs where it is
@@ -607,7 +624,7 @@ def local_run(
     """
     backend = LocalBackend(
         {world.name: world for world in worlds},
-        train or TrainConfig(),
+        train,
         panel or EvaluationPanel(),
         slots,
         placement=Placement(device),

@@ -1,0 +1,122 @@
+"""Training settings that follow from a model: from its size, from pretrained weights, and from an adapter.
+
+The defaults of `TrainConfig` are for small models that are trained from nothing. A pretrained model forgets what it
+knows at such rates. Its rate falls with the square root of its size, 2e-5 at a billion weights, and is ten times as
+high for an adapter (Schulman and Thinking Machines, "LoRA Without Regret", 2025). Reinforcement learning takes a tenth
+of the rate of imitation: its gradients are noisier, and an update must stay near the policy that played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import TypeVar
+
+from evolvent.config import Config
+from evolvent.learn.learner import TrainConfig
+from evolvent.models.policy import Policy
+from evolvent.models.tuned import kind_of
+
+__all__ = [
+    "MIN_PRETRAINED",
+    "RL_TRAIN",
+    "ModelFacts",
+    "fill_settings",
+    "policy_facts",
+    "rl_settings",
+    "rl_train_config",
+    "train_config",
+    "train_settings",
+]
+
+C = TypeVar("C", bound=Config)
+
+RL_TRAIN = TrainConfig(
+    lr=5e-4, final_lr_ratio=1.0, warmup_steps=0, weight_decay=0.0, max_grad_norm=0.5, batch_tokens=4096
+)
+"""Settings of the updates of reinforcement learning for small models, in Python and on the command line."""
+
+MIN_PRETRAINED = 10_000_000
+"""Weights from which a model counts as pretrained; the smallest published ones have 14 million."""
+
+_REFERENCE_LR, _REFERENCE_SIZE = 2e-5, 1e9
+_ADAPTER_FACTOR, _RL_FACTOR = 10, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Facts that settings follow from.
+
+    Attributes:
+        num_parameters: weights of the model.
+        is_pretrained: whether it has learned language: not a model over the words of worlds, nor one of less than ten
+            million weights.
+        has_adapter: whether an adapter is learned in place of all weights.
+    """
+
+    num_parameters: int
+    is_pretrained: bool
+    has_adapter: bool = False
+
+
+def policy_facts(policy: Policy) -> ModelFacts:
+    """Returns the facts of a loaded policy."""
+    num_parameters = policy.parameters()
+    is_pretrained = policy.dialect.name != "words" and num_parameters >= MIN_PRETRAINED
+    return ModelFacts(num_parameters, is_pretrained, kind_of(policy.model) is not None)
+
+
+def train_settings(facts: ModelFacts) -> dict[str, object]:
+    """Returns settings of imitation that differ from the defaults of `TrainConfig`; empty for small models.
+
+    >>> train_settings(ModelFacts(135_000_000, is_pretrained=True, has_adapter=True))["lr"]
+    0.00054
+    """
+    if not facts.is_pretrained:
+        return {}
+    return {
+        "lr": _learning_rate(facts),
+        "weight_decay": 0.01,
+        "warmup_steps": 10,
+        "batch_tokens": 2048,
+        "max_tokens_per_forward": 1024,
+        "epochs": 3,
+    }
+
+
+def rl_settings(facts: ModelFacts) -> dict[str, object]:
+    """Returns settings of reinforcement learning that differ from `RL_TRAIN`; empty for small models."""
+    if not facts.is_pretrained:
+        return {}
+    return {"lr": float(f"{_learning_rate(facts) * _RL_FACTOR:.2g}"), "max_tokens_per_forward": 2048}
+
+
+def _learning_rate(facts: ModelFacts) -> float:
+    rate = _REFERENCE_LR * sqrt(_REFERENCE_SIZE / max(facts.num_parameters, 1))
+    rate = min(max(rate, 5e-6), 2e-4) * (_ADAPTER_FACTOR if facts.has_adapter else 1)
+    return float(f"{rate:.2g}")
+
+
+def fill_settings(config: C, settings: Mapping[str, object]) -> C:
+    """Returns a configuration in which the given settings stand wherever nobody set a value."""
+    unset = {name: value for name, value in settings.items() if name not in config.model_fields_set}
+    return config.model_copy(update=unset) if unset else config
+
+
+def train_config(config: TrainConfig | None, policy: Policy) -> TrainConfig:
+    """Returns the settings of imitation for a policy; what is set stays."""
+    return fill_settings(config or TrainConfig(), train_settings(policy_facts(policy)))
+
+
+def rl_train_config(config: TrainConfig | None, policy: Policy) -> TrainConfig:
+    """Returns the settings of reinforcement learning for a policy; what is set stays."""
+    if config is not None:
+        return fill_settings(config, _as_train_settings(rl_settings(policy_facts(policy))))
+    return RL_TRAIN.model_copy(update=_as_train_settings(rl_settings(policy_facts(policy))))
+
+
+def _as_train_settings(settings: Mapping[str, object]) -> dict[str, object]:
+    """Renames settings of the command line's updates to those of the learner."""
+    names = {"max_tokens_per_forward": "batch_tokens"}
+    return {names.get(name, name): value for name, value in settings.items()}
