@@ -30,6 +30,7 @@ from evolvent.errors import ConfigError, InvalidAction
 from evolvent.grade.calls import CallGrade, decode_calls
 from evolvent.messages import Call
 from evolvent.trajectory import sample_rng
+from evolvent.worlds.bfcl.episode import parse_answer
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, IRRELEVANCE, CallItem, judge_calls
 from evolvent.worlds.bfcl.multi_turn import drop_last_gold_turn, find_padding, judge_turns, read_multi_turn
 from evolvent.worlds.bfcl.world import Items, count_problems, read_items
@@ -97,12 +98,8 @@ def relevance(items: Sequence[CallItem]) -> tuple[int, int]:
 
 
 def made_none(item: CallItem, text: str) -> bool:
-    """The verdict on an answer that cannot be read."""
-    try:
-        calls = decode_calls(text, form=item.form)
-    except InvalidAction:
-        return judge_calls(item, None).valid
-    return judge_calls(item, calls).valid
+    """The verdict on an answer in prose."""
+    return judge_calls(item, parse_answer(text, item.form, item.tools)).valid
 
 
 def multi_turn(items: Items) -> dict[str, int]:

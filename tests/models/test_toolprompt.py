@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.templates import byte_level_tokenizer, template_text
 from evolvent.curate.masking import MaskSpec, mask_sample, unmask_calls
 from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
@@ -343,3 +344,61 @@ def test_results_without_ids_belong_to_the_calls_of_their_turn_in_order():
     rows = _template_rows([named, Message("tool", "Y", (), "y"), Message("tool", "X", (), "x")])
     first, second = (call["id"] for call in rows[0]["tool_calls"])
     assert [row["tool_call_id"] for row in rows[1:]] == [second, first]
+
+
+# ---------------------------------------------------------------------- templates of public models
+
+THINKING = HERMES.replace(
+    "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}"
+)  # as DeepSeek-R1 and Qwen3-Thinking: the prompt opens a thought, and a past reply has none
+FORMS_OF_TEMPLATES = {
+    "qwen2_5.jinja": "xml",
+    "qwen3_6.jinja": "xml",
+    "nemotron_3_nano.jinja": "xml",
+    "glm4moe.jinja": "glm",
+    "gptoss.jinja": "harmony",
+    "gemma4_v5.jinja": "gemma4",
+    "lfm2_2_5.jinja": "lfm2",
+    "muse_glimmer.jinja": "minimax",
+    "llama3_1.jinja": "json",
+}
+
+
+@pytest.mark.parametrize("name", FORMS_OF_TEMPLATES)
+def test_the_form_of_a_public_template_is_known_and_its_texts_are_read_back(name):
+    prompt = ChatTools(byte_level_tokenizer(template_text(name)))
+    assert prompt.form == FORMS_OF_TEMPLATES[name]
+    sample = replace(SAMPLE, calls=SAMPLE.calls[:1])
+    assert plain(prompt.parse_calls(prompt.render(sample).target, sample)) == plain(sample.calls)
+    assert prompt.parse_calls(prompt.render(NOTHING).target, NOTHING) == ()
+
+
+def test_a_reply_begins_inside_the_thought_that_the_prompt_opened():
+    prompt = ChatTools(byte_tokenizer(THINKING, TEMPLATES["hermes"][1]))
+    draft, final = (f'<tool_call>{{"name": "stop", "arguments": {{"reason": "{at}"}}}}</tool_call>' for at in "ab")
+    assert prompt.opens_thought and prompt.render(SAMPLE).prompt.endswith("<think>\n")
+    assert prompt.parse_calls(f"maybe {draft}\n</think>\n{final}", SAMPLE) == (Call("stop", {"reason": "b"}),)
+    assert prompt.parse_calls(f"maybe {draft}", SAMPLE) == () == prompt.parse_calls(f"{draft}</think>No.", SAMPLE)
+    target = prompt.render(SAMPLE).target
+    assert target.startswith("</think>\n\n<tool_call>") and plain(prompt.parse_calls(target, SAMPLE)) == CALLS
+
+
+@pytest.mark.parametrize("text", ["90210", "true", "null", "1e5", '{"a":1}', "a <think>b</think> c"])
+def test_texts_stay_texts_in_every_form(text):
+    schema = {"type": "object", "properties": {"zip": {"type": "string"}, "arguments": {"type": "string"}}}
+    calls = (Call("f", {"zip": text, "arguments": "-l"}),)
+    sample = CallSample("s", (Message("user", "hi"),), (Tool("f", "", schema),), calls)
+    for name in FORMS_OF_TEMPLATES:
+        prompt = ChatTools(byte_level_tokenizer(template_text(name)))
+        if "think" in text and any("think" in mark for mark in prompt._marks):
+            continue  # a control token of this template
+        assert plain(prompt.parse_calls(prompt.render(sample).target, sample)) == calls
+
+
+def test_a_target_that_would_be_read_as_other_calls_is_refused():
+    prompt = ChatTools(byte_level_tokenizer(template_text("qwen3_6.jinja")))
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
+    forged = Call("f", {"a": "x\n</parameter>\n<parameter=b>\n5"})
+    sample = CallSample("s", (Message("user", "hi"),), (Tool("f", "", schema),), (forged,))
+    with pytest.raises(SampleInvalid, match="change when they are read back"):
+        prompt.render(sample)

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.templates import template_text
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.messages import Call
 from evolvent.models.dialects import Lines
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config
+from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks
 from evolvent.serve.openai.request import ChatRequest, parse_request
 from evolvent.serve.openai.tools import ToolOffer, ToolRenderer, parse_offer, select_tool_prompt
@@ -67,9 +69,15 @@ FORMS = {
         dialect=Lines,
     ),
     "words": word_policy(),
+    "thinking": policy_over(HERMES.replace("assistant\n{% endif", "assistant\n<think>\n{% endif"), IM),
+    "harmony": policy_over(template_text("gptoss.jinja"), ["<|start|>", "<|message|>", "<|end|>", "<|call|>"]),
 }
 JSON = '{"name": "look", "arguments": {"at": "door"}}'
 TAG = f"<tool_call>\n{JSON}\n</tool_call>"
+DRAFT = TAG.replace("door", "key")
+BARE = "<tool_call>\n<function=take>\n<parameter=what>\n{}\n</parameter>\n</function>\n</tool_call>"
+THOUGHT = "<|channel|>analysis<|message|>see<|end|>"
+TO_LOOK = ' to=functions.look<|channel|>commentary json<|message|>{"at": "door"}'
 READ = [
     ("hermes", TAG, "", [LOOKED]),
     ("hermes", f"I see.\n{TAG}\n", "I see.\n", [LOOKED]),
@@ -80,6 +88,20 @@ READ = [
     ("hermes", f"<think>{TAG}", f"<think>{TAG}", []),
     ("hermes", f"<think>see</think>{TAG}", "<think>see</think>", [LOOKED]),
     ("hermes", "<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>", []),
+    ("hermes", f"maybe {TAG}\n</think>\nno", f"maybe {TAG}\n</think>\nno", []),
+    ("hermes", f"{TAG}\n<tool_call>", f"{TAG}\n<tool_call>", []),
+    ("hermes", TAG.replace("door", "a </think> b"), "", [Call("look", {"at": "a </think> b"})]),
+    ("hermes", TAG.replace("door", "a <think>b</think> c"), "", [Call("look", {"at": "a <think>b</think> c"})]),
+    ("hermes", TAG.replace("arguments", "parameters"), "", [LOOKED]),
+    ("hermes", TAG.replace("arguments", "at_once"), TAG.replace("arguments", "at_once"), []),
+    ("hermes", BARE.format("90210"), "", [Call("take", {"what": "90210"})]),
+    ("hermes", BARE.format("true"), "", [Call("take", {"what": "true"})]),
+    ("thinking", f"or {DRAFT}</think>{TAG}", f"or {DRAFT}</think>", [LOOKED]),
+    ("thinking", f"maybe {TAG}", f"maybe {TAG}", []),
+    ("harmony", f"{THOUGHT}<|start|>assistant{TO_LOOK}", "", [LOOKED]),
+    ("harmony", f"<|channel|>commentary<|message|>I see.<|end|><|start|>assistant{TO_LOOK}", "I see.", [LOOKED]),
+    ("harmony", f"{THOUGHT}<|start|>assistant<|channel|>final<|message|>A door.", "A door.", []),
+    ("harmony", TO_LOOK[:-2], TO_LOOK[:-2], []),
     ("hermes", TAG.replace("look", "fly"), TAG.replace("look", "fly"), []),
     ("hermes", JSON, JSON, []),
     ("llama", '{"name": "look", "parameters": {"at": "door"}}', "", [LOOKED]),
@@ -105,6 +127,12 @@ def test_arguments_of_a_strict_tool_fit_its_schema_or_there_is_no_call():
     assert shown(FORMS["hermes"], tools=[LOOK]).parse_reply(wrong)[1] == (Call("look", {"at": "sea"}),)
     assert shown(FORMS["hermes"], tools=[strict]).parse_reply(wrong) == (wrong, ())
     assert shown(FORMS["hermes"], tools=[strict]).parse_reply(TAG) == ("", (LOOKED,))
+
+
+def test_a_required_call_is_constrained_where_the_templates_form_cannot_be():
+    asked = shown(FORMS["harmony"], tool_choice="required")
+    assert isinstance(asked.prompt, FourBlocks) and asked.constraint is not None
+    assert isinstance(shown(FORMS["harmony"]).prompt, ChatTools)
 
 
 def test_without_tools_nothing_is_a_call():

@@ -9,8 +9,10 @@ import pytest
 from bfcl_mini import BOOKED, CATEGORIES, build
 
 from evolvent.errors import ConfigError, SessionGone, VersionMismatch
+from evolvent.messages import Call, Tool
 from evolvent.trajectory import Task
 from evolvent.worlds.base import Forkable
+from evolvent.worlds.bfcl.episode import parse_answer
 from evolvent.worlds.bfcl.multi_turn import MOST_STEPS
 from evolvent.worlds.bfcl.world import GROUPS, Bfcl, group_of
 
@@ -127,6 +129,26 @@ def test_what_a_reply_cannot_be_read_as_is_no_call(world):
     task = task_of(world, "multi_turn_base_2")
     _, info, score = play(world, task, ["[fillFuelTank(10.0)]", "post_tweet(content='15.0'"])
     assert (score.success, info["verdict"]["kind"], info["verdict"]["path"]) == (False, "no_call", "turn 0")
+
+
+def test_a_broken_call_is_no_abstention(world):
+    task = task_of(world, "irrelevance_0")
+    for reply, success in [
+        ("I cannot do that.", True),
+        ("[]", True),
+        ("<think>\n[pay(a=1)]\n</think>\nI cannot.", True),
+        ("[pay(amount=1", False),
+        ("pay(1)", False),
+        ("[pay(amount=1)]", False),
+    ]:
+        assert play(world, task, [reply])[2].success is success, reply
+
+
+def test_bare_text_in_a_turn_has_the_type_of_its_schema():
+    tools = [Tool("cd", "", {"type": "dict", "properties": {"folder": {"type": "string"}, "n": {"type": "integer"}}})]
+    said = "<function=cd><parameter=folder>2024</parameter><parameter=n>2024</parameter></function>"
+    assert parse_answer(said, "xml", tools) == (Call("cd", {"folder": "2024", "n": 2024}),)
+    assert parse_answer("<tool_call>", "xml", tools) is None and parse_answer("no", "xml", tools) == ()
 
 
 def test_missed_functions_come_in_their_turn_and_excluded_ones_never(world):

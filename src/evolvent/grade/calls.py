@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.grade.call_forms import Form, decode_calls, encode_calls, has_call
+from evolvent.grade.call_forms import Form, attempts_call, decode_calls, encode_calls, has_call
 from evolvent.grade.foreign_literals import parse_java_literal, parse_javascript_literal
 from evolvent.grade.matching import maximum_matching
 from evolvent.messages import Call, Tool
@@ -27,6 +27,7 @@ __all__ = [
     "CallGrade",
     "Form",
     "GoldCall",
+    "attempts_call",
     "decode_calls",
     "encode_calls",
     "exact_gold_calls",

@@ -23,6 +23,7 @@ __all__ = [
     "Source",
     "format_python_literal",
     "parse_json",
+    "parse_json_prefix",
     "parse_python_literal",
     "parse_string",
 ]
@@ -54,6 +55,7 @@ _OPERATOR = re.compile(r"\*\*|//|[-+*/%]")
 _LEVELS: Mapping[str, int] = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2, "**": 4}
 _SIGN_LEVEL = 3  # how tightly a sign binds: looser than **
 _CONSTANTS: Mapping[str, object] = {"True": True, "False": False, "None": None}
+_JSON_CONSTANTS: Mapping[str, object] = {"true": True, "false": False, "null": None}
 _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -88,14 +90,16 @@ class Source:
     Args:
         text: The text, at most `MAX_CHARS` characters.
         generics: Whether `<...>` after a name holds type parameters, as in Java, whose commas do not separate.
+        strict: Whether only literals are read: names and arithmetic are refused, and JSON's `true`, `false` and
+            `null` are constants too.
     Raises:
         InvalidAction: a longer text.
     """
 
-    def __init__(self, text: str, *, generics: bool = False) -> None:
+    def __init__(self, text: str, *, generics: bool = False, strict: bool = False) -> None:
         if len(text) > MAX_CHARS:
             raise InvalidAction("a text that is too long to read", value=len(text), expected=f"{MAX_CHARS} characters")
-        self.text, self.at, self.depth, self._generics = text, 0, 0, generics
+        self.text, self.at, self.depth, self._generics, self.strict = text, 0, 0, generics, strict
 
     def skip_space(self) -> None:
         """Moves past white space."""
@@ -240,7 +244,7 @@ def _parse_binary(source: Source, level: int) -> Any:
         source.skip_space()
         match = _OPERATOR.match(source.text, source.at)
         mark = match[0] if match else ""
-        if match is None or _LEVELS[mark] <= level:
+        if match is None or source.strict or _LEVELS[mark] <= level:
             break
         source.at = match.end()
         # ** groups to the right, all others to the left
@@ -351,6 +355,11 @@ def _parse_name(source: Source) -> Any:
         source.fail("a literal of Python")
     if name[0] in _CONSTANTS:
         return _CONSTANTS[name[0]]
+    if source.strict:
+        if name[0] in _JSON_CONSTANTS:
+            return _JSON_CONSTANTS[name[0]]
+        source.at = begin
+        source.fail("a literal")
     end = source.at
     while mark := source.peek():
         if mark == ".":
@@ -392,9 +401,23 @@ def parse_json(text: str) -> object:
     Raises:
         InvalidAction: no JSON, NaN or an infinity, a key twice in one object, too long, or nested too deep.
     """
-    Source(text)
+    source = Source(text)
+    value = parse_json_prefix(source)
+    if source.peek():
+        raise InvalidAction("text after JSON", value=text[source.at : source.at + 40], expected="the end of the text")
+    return value
+
+
+def parse_json_prefix(source: Source) -> object:
+    """Parses the next JSON value and moves past it.
+
+    Raises:
+        InvalidAction: see `parse_json`.
+    """
+    source.skip_space()
+    text = source.text
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_build_object)
+        value, source.at = _JSON.raw_decode(text, source.at)
     except (ValueError, RecursionError) as error:
         raise InvalidAction(f"text that is no JSON ({str(error)[:80]})", value=text, expected="JSON") from error
     level, depth = [value], 0
@@ -420,3 +443,6 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entries) != len(pairs):
         raise ValueError("an object with a key twice")
     return entries
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_build_object, parse_constant=_refuse_constant)

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
-from evolvent.grade.calls import Form, decode_calls
+from evolvent.grade.call_formats import calls_in_harmony
+from evolvent.grade.call_forms import Form, call_finder, call_openings, decode_calls
+from evolvent.grade.thoughts import opens_thought, remove_thoughts
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.dialects import Dialect
 from evolvent.models.toolprompt import RenderedSample, ToolTokens, refuse_marks
+from evolvent.trajectory import canonical_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,10 +24,23 @@ __all__ = ["ChatTools"]
 _TOOL = Tool("probe_tool", "Probes.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
 _CALL = Call("probe_tool", {"probe_key": "probed"})
 _USER = Message("user", "probe")
-_FORMS: tuple[Form, ...] = ("xml", "json", "python")
-_THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
-_XML = re.compile(r"<tool_call>|<function=")  # what stands before is said, not called
-_MARK = re.compile(r"\s*(?:\[TOOL_CALLS\]|<\|python_tag\|>)\s*")  # Mistral's and Llama's, before calls
+# The forms with marks of their own come first, so that no other form reads their marks as text around calls.
+_FORMS: tuple[Form, ...] = (
+    "xml",
+    "glm",
+    "minimax",
+    "deepseek",
+    "kimi_k2",
+    "harmony",
+    "gemma4",
+    "lfm2",
+    "json",
+    "python",
+    "mistral",
+)
+_KEPT_MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<think>", "[THINK]")  # at the beginning of a reply
+_OPEN_THOUGHT = re.compile(r"<think>\s*\Z")
+_SKIPPED_THOUGHT = re.compile(r"\s*<think>\s*</think>\s*")
 
 
 class ChatTools:
@@ -56,22 +72,32 @@ class ChatTools:
         self._special = {int(index) for index, _ in special} | set(map(int, tokenizer.all_special_ids))
         self._marks = sorted({text for _, text in special} | set(map(str, tokenizer.all_special_tokens)))
         probe = CallSample("probe", (_USER,), (_TOOL,), (_CALL,))
+        self._takes_text, self.opens_thought = False, False
+        self.form: Form = "json"
         try:
             prompt = self._apply_template(probe, ())
             if _TOOL.name not in prompt or "probe_key" not in prompt:
                 hint = "use FourBlocks or Compact, or the tokenizer of a model trained to call tools"
                 raise ConfigError("the chat template ignores tools", value=prompt[:200], hint=hint)
-            target = self.render(probe).target
+            self.opens_thought = opens_thought(prompt)
+            target = self._render_probe(probe)
         except SampleInvalid as error:
             raise ConfigError("the chat template cannot be used with tools", value=str(error)) from error
         self.form = self._detect_form(target)
 
+    def _render_probe(self, probe: CallSample) -> str:
+        """Renders a call with arguments as an object, else as JSON text, which is all that some templates write."""
+        try:
+            return self._render(probe).target
+        except SampleInvalid:
+            self._takes_text = True
+            return self._render(probe).target
+
     def _detect_form(self, target: str) -> Form:
         for form in _FORMS:
             try:
-                if [Call(call.name, call.arguments) for call in _parse_calls(self._strip_marks(target), form)] == [
-                    _CALL
-                ]:
+                calls = decode_calls(self._strip_marks(target, form), form=form, tools=(_TOOL,))
+                if [Call(call.name, call.arguments) for call in calls] == [_CALL]:
                     return form
             except InvalidAction:
                 continue
@@ -79,18 +105,49 @@ class ChatTools:
         raise ConfigError(f"the chat template {failure}", value=target, expected=f"one of {', '.join(_FORMS)}")
 
     def render(self, sample: CallSample) -> RenderedSample:
-        """Renders a sample. Raises SampleInvalid: it spells a control token, or the template refuses or rewrites it."""
+        """Renders a sample.
+
+        Where the prompt opens a thought and the template writes none for an answer, the target begins by closing it.
+
+        Raises:
+            SampleInvalid: a sample that spells a control token, that the template refuses or rewrites, or whose calls
+                would be read back as others.
+        """
+        rendered = self._render(sample)
+        if sample.calls:
+            self._check_read_back(sample, rendered.target)
+        return rendered
+
+    def _render(self, sample: CallSample) -> RenderedSample:
         refuse_marks(sample, self._marks)
         prompt = self._apply_template(sample, ())
         answer = Message("assistant", "" if sample.calls else self.abstain, sample.calls)
         full_text = self._apply_template(sample, (answer,))
-        if not full_text.startswith(prompt):
+        if full_text.startswith(prompt):
+            return RenderedSample(prompt, full_text[len(prompt) :])
+        base = _OPEN_THOUGHT.sub("", prompt)
+        if base == prompt or not full_text.startswith(base):
             raise SampleInvalid(
                 f"sample {sample.id!r}: the chat template changes the prompt before an answer",
                 value=full_text[-200:],
                 expected=prompt[-200:],
             )
-        return RenderedSample(prompt, full_text[len(prompt) :])
+        return RenderedSample(prompt, "</think>\n\n" + _SKIPPED_THOUGHT.sub("", full_text[len(base) :], count=1))
+
+    def _check_read_back(self, sample: CallSample, target: str) -> None:
+        try:
+            calls = self.parse_calls(target, sample)
+        except InvalidAction as error:
+            raise SampleInvalid(
+                f"sample {sample.id!r}: its calls cannot be read back: {error}", value=target
+            ) from error
+        read, written = (
+            [(call.name, canonical_json(dict(call.arguments))) for call in own] for own in (calls, sample.calls)
+        )
+        if read != written:
+            raise SampleInvalid(
+                f"sample {sample.id!r}: its calls change when they are read back", value=calls, expected=sample.calls
+            )
 
     def tokens(self, sample: CallSample, dialect: Dialect | None = None) -> ToolTokens:
         """Returns the prompt with its control tokens, and the calls up to the end-of-turn token. The dialect is not
@@ -105,30 +162,41 @@ class ChatTools:
         ]
         # What ends a turn is the last control token; calls may begin with another one.
         last = max((position for position, index in enumerate(target) if index in self._special), default=-1)
-        if last >= 0 and not self._strip_marks(self._tokenizer.decode(target[last + 1 :])).strip():
+        if last >= 0 and not self._tokenizer.decode(target[last + 1 :]).strip():
             return ToolTokens(prompt, target[: last + 1])
         return ToolTokens(prompt, [*target, int(self._tokenizer.eos_token_id)])
 
     def parse_calls(self, text: str, sample: CallSample) -> tuple[Call, ...]:
         """Parses the calls of a text after any thoughts; returns () for a text without any mark of a call.
 
+        Values have the types that the schemas of the sample's tools allow.
+
         Raises:
             InvalidAction: calls that cannot be read.
         """
-        body = self._strip_marks(text)
-        return () if not re.search(r"[\[{<]", body) else _parse_calls(body, self.form)
+        body, openings = self._strip_marks(text, self.form), call_openings(self.form)
+        visible = remove_thoughts(body, is_open=self.opens_thought, find_call=call_finder(self.form))
+        if not (any(mark in visible for mark in openings) if openings else re.search(r"[\[{<]", visible)):
+            return ()
+        if self.form == "harmony" and not calls_in_harmony(visible):
+            return ()
+        return decode_calls(body, form=self.form, tools=sample.tools, in_thought=self.opens_thought)
 
-    def _strip_marks(self, text: str) -> str:
-        text = _MARK.sub("", _THOUGHT.sub("", text, count=1), count=1)
-        for mark in self._marks:
-            text = text if "tool_call" in mark.lower() else text.replace(mark, "")
-        start = _XML.search(text)
-        return text[start.start() :].strip() if start else text.strip()
+    def _strip_marks(self, text: str, form: Form) -> str:
+        """Removes control marks around calls of a form that has no marks to tell calls from other text."""
+        text = text.strip()
+        if call_openings(form):
+            return text
+        while mark := next((mark for mark in self._marks if mark and text.endswith(mark)), ""):
+            text = text.removesuffix(mark).rstrip()
+        while mark := next((mark for mark in self._marks if mark not in _KEPT_MARKS and text.startswith(mark)), ""):
+            text = text.removeprefix(mark).lstrip()
+        return text
 
     def _apply_template(self, sample: CallSample, further: Sequence[Message]) -> str:
         from jinja2 import TemplateError
 
-        rows = _template_rows((*sample.messages, *further))
+        rows = _template_rows((*sample.messages, *further), as_text=self._takes_text)
         tools = [tool.as_openai() for tool in sample.tools] or None
         try:
             return str(
@@ -151,11 +219,12 @@ def _render_frame(tokenizer: PreTrainedTokenizerBase) -> str:
         return ""
 
 
-def _template_rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _template_rows(messages: Sequence[Message], *, as_text: bool = False) -> list[dict[str, Any]]:
     """Converts messages to the form of templates: arguments as objects, and nine letters and digits as the id of a
     call.
 
-    A result without a call id belongs to the first unanswered call of its turn.
+    With `as_text` the arguments are JSON text. A result without a call id belongs to the first unanswered call of its
+    turn.
     """
     rows, ids, call_count = [], dict[str, str](), 0
     unanswered: list[str] = []
@@ -167,7 +236,11 @@ def _template_rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
             turn_ids.append(identity)
             call_count += 1
             ids |= {call.id: identity} if call.id else {}
-            function = {"name": call.name, "arguments": dict(call.arguments)}
+            arguments = dict(call.arguments)
+            function = {
+                "name": call.name,
+                "arguments": json.dumps(arguments, ensure_ascii=False) if as_text else arguments,
+            }
             calls.append({"id": identity, "type": "function", "function": function})
         if calls:
             row["tool_calls"], unanswered = calls, turn_ids
@@ -177,17 +250,3 @@ def _template_rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
             unanswered = [call_id for call_id in unanswered if call_id != identity]
         rows.append(row)
     return rows
-
-
-def _parse_calls(text: str, form: Form) -> tuple[Call, ...]:
-    """Parses calls as `decode_calls`, and Llama's form too: `parameters` for arguments, and semicolons between
-    objects.
-    """
-    if form != "json" or '"parameters"' not in text or '"arguments"' in text:
-        return decode_calls(text, form=form)
-    try:
-        objects = [json.loads(part) for part in re.split(r"(?<=\})\s*;\s*(?=\{)", text)]
-        rows = [{"name": call["name"], "arguments": call["parameters"]} for call in objects]
-        return decode_calls(json.dumps(rows), form=form)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidAction("text that is no calls in JSON", value=text) from error

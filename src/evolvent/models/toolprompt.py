@@ -143,7 +143,7 @@ class FourBlocks:
 
     def parse_calls(self, text: str, sample: CallSample) -> tuple[Call, ...]:
         """Parses the calls of a text. Raises InvalidAction."""
-        return decode_calls(text, form="json")
+        return decode_calls(text, form="json", tools=sample.tools)
 
 
 def _message_text(message: Message, format_calls: Any) -> str:

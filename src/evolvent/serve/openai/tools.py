@@ -11,7 +11,6 @@ constrained decoding (`models.constraints`): tokens that cannot become a valid c
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from evolvent.engine.asks import Constraint
 from evolvent.errors import ConfigError, InvalidAction, MissingExtra, Problem, SampleInvalid, unknown_name_problem
+from evolvent.grade.call_formats import harmony_text
+from evolvent.grade.call_forms import call_finder, call_openings, find_call_spans
+from evolvent.grade.thoughts import find_thoughts, mask_thoughts
 from evolvent.messages import Call, CallSample, Message, Tool
+from evolvent.models.call_grammars import CallForm
 from evolvent.models.call_schemas import AnswerLimits
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
@@ -34,13 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RenderedChat", "ToolOffer", "ToolRenderer", "parse_offer", "select_tool_prompt", "session_key"]
 
-_CALL_TAGS = ("<tool_call>", "<function=")  # how a call begins in the form "xml"
-_CALL_TAG = re.compile("|".join(_CALL_TAGS))
-_TAGGED_CALL = re.compile(
-    r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>|<function=(?:(?!<function=).)*?</function>", re.S
-)
-_CALL_STARTS = "[{<`"  # how calls begin in every other form: a list, an object, a mark or a fence
-_THOUGHT_START, _THOUGHT_END = "<think>", "</think>"
+_CALL_STARTS = "[{<`"  # how calls begin in a form without marks: a list, an object, a tag or a fence
+_CONSTRAINABLE: tuple[CallForm, ...] = ("python", "json", "xml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +155,12 @@ class RenderedChat:
         If it makes no call, names a tool that was not offered, or a strict one with invalid arguments, all of it is
         text.
         """
-        call_start = self._find_call_start(text)
+        thoughts = self._find_thoughts(text)
+        call_start = self._find_call_start(mask_thoughts(text, thoughts))
         if call_start is None:
-            return text, ()
+            return self._show_text(text), ()
         try:
-            parsed_calls = self.prompt.parse_calls(text[call_start:], self.sample)
+            parsed_calls = self.prompt.parse_calls(text if self._openings else text[call_start:], self.sample)
             calls = tuple(_to_json_call(call) for call in parsed_calls)
         except (InvalidAction, SampleInvalid):
             return text, ()
@@ -175,23 +174,36 @@ class RenderedChat:
             for call in calls
         )
         if not calls or unfit:
-            return text, ()
-        text_after = _TAGGED_CALL.sub("", text[call_start:]) if self._uses_tags else ""
-        reply_text = text[:call_start] + text_after if text_after.strip() else text[:call_start]
+            return self._show_text(text), ()
+        reply_text = harmony_text(text) if self._is_harmony else text[:call_start] + self._text_after_calls(text)
         return reply_text if reply_text.strip() else "", calls
+
+    def _text_after_calls(self, text: str) -> str:
+        """Returns the text between and after calls of a form with marks; "" where that is white space."""
+        if not isinstance(self.prompt, ChatTools) or not self._openings:
+            return ""
+        _, spans = find_call_spans(text, form=self.prompt.form, in_thought=self._in_thought)
+        starts, ends = [span.start for span in spans[1:]], [span.end for span in spans]
+        text_after = "".join(text[end:start] for end, start in zip(ends, [*starts, len(text)], strict=True))
+        return text_after if text_after.strip() else ""
 
     def count_settled(self, text: str) -> int:
         """Returns the number of characters at the start of an unfinished reply that are certainly text."""
-        start = _find_thought_end(text)
-        if start is None:
-            return max(0, len(text) - len(_THOUGHT_END) + 1)
-        if self._uses_tags:
-            match = _CALL_TAG.search(text, start)
-            partial_tags = [size for tag in _CALL_TAGS for size in range(1, len(tag)) if text.endswith(tag[:size])]
-            length = match.start() if match else len(text) - max([0, *partial_tags])
+        if self._is_harmony:
+            return 0  # its messages are told apart at the end
+        thoughts = self._find_thoughts(text, implied=False)
+        masked = mask_thoughts(text, thoughts)
+        starts = [start for mark in self._openings if (start := masked.find(mark)) >= 0]
+        body = masked.lstrip()
+        if starts:
+            length = min(starts)
+        elif thoughts and thoughts[-1][1] == len(text):
+            length = max(0, len(text) - len("</think>") + 1)
+        elif self._openings:
+            partial = [size for mark in self._openings for size in range(1, len(mark)) if text.endswith(mark[:size])]
+            length = len(text) - max([0, *partial])
         else:
-            body = text[start:].lstrip()
-            length = len(text) if body and body[0] not in _CALL_STARTS else start
+            length = len(text) if body and body[0] not in _CALL_STARTS else len(text) - len(body)
         return length if text[:length].strip() else 0
 
     def tokens_after(self, message_index: int, stopped: bool, *, policy: Policy) -> list[int] | None:
@@ -218,26 +230,34 @@ class RenderedChat:
         return ids if stopped else [stop, *ids]
 
     @property
-    def _uses_tags(self) -> bool:
-        return isinstance(self.prompt, ChatTools) and self.prompt.form == "xml"
+    def _openings(self) -> tuple[str, ...]:
+        return call_openings(self.prompt.form) if isinstance(self.prompt, ChatTools) else ()
 
-    def _find_call_start(self, text: str) -> int | None:
-        """Returns the start of calls, if there are any; thoughts are skipped."""
-        start = _find_thought_end(text)
-        if start is None or not self.offer.callable_tools:
+    @property
+    def _is_harmony(self) -> bool:
+        return isinstance(self.prompt, ChatTools) and self.prompt.form == "harmony"
+
+    @property
+    def _in_thought(self) -> bool:
+        return isinstance(self.prompt, ChatTools) and self.prompt.opens_thought
+
+    def _find_thoughts(self, text: str, *, implied: bool = True) -> list[tuple[int, int]]:
+        find_call = call_finder(self.prompt.form) if isinstance(self.prompt, ChatTools) else call_finder("json")
+        return find_thoughts(text, is_open=self._in_thought, find_call=find_call, implied=implied)
+
+    def _find_call_start(self, masked: str) -> int | None:
+        """Returns the start of calls in a reply whose thoughts are masked, if there are any."""
+        if not self.offer.callable_tools:
             return None
-        if self._uses_tags:
-            match = _CALL_TAG.search(text, start)
-            return match.start() if match else None
-        return start if text[start:].lstrip()[:1] in tuple(_CALL_STARTS) else None
+        if self._openings:
+            starts = [start for mark in self._openings if (start := masked.find(mark)) >= 0]
+            return min(starts, default=None)
+        body = masked.lstrip()
+        return len(masked) - len(body) if body[:1] in tuple(_CALL_STARTS) else None
 
-
-def _find_thought_end(text: str) -> int | None:
-    """Returns the end of the first thought; 0 if there is none, None if it has not ended yet."""
-    end = text.find(_THOUGHT_END)
-    if end >= 0:
-        return end + len(_THOUGHT_END)
-    return None if text.lstrip().startswith(_THOUGHT_START) else 0
+    def _show_text(self, text: str) -> str:
+        """Returns what a client sees of a text without calls: of harmony's messages, the contents."""
+        return harmony_text(text) if self._is_harmony else text
 
 
 def _to_json_call(call: Call) -> Call:
@@ -269,6 +289,9 @@ class ToolRenderer:
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self.prompt = policy, select_tool_prompt(policy)
+        self._constrained_prompt: ToolPrompt = self.prompt
+        if isinstance(self.prompt, ChatTools) and self.prompt.form not in _CONSTRAINABLE:
+            self._constrained_prompt = FourBlocks()  # no grammar writes the template's own form of calls
         self._constraints: dict[bool, CallConstraints] = {}
 
     def supports(self, policy: Policy) -> bool:
@@ -286,18 +309,18 @@ class ToolRenderer:
         """
         _check_order(messages)
         turns = [replace(message, role="system") if message.role == "developer" else message for message in messages]
-        if isinstance(self.prompt, ChatTools):
+        prompt = self._constrained_prompt if offer.is_required else self.prompt
+        if isinstance(prompt, ChatTools):
             sample = CallSample("request", tuple(turns), offer.tools)
-            text, ids = self.prompt.render(sample).prompt, self.prompt.tokens(sample).prompt
+            text, ids = prompt.render(sample).prompt, prompt.tokens(sample).prompt
         else:
             system = turns.pop(0).text if turns[0].role == "system" else ""
             sample = CallSample("request", tuple(turns), offer.tools)
-            text, ids = "", self._policy.dialect.open(system, self.prompt.render(sample).prompt)
-        return RenderedChat(
-            self.prompt, sample, ids, text, offer, self._make_constraint(offer) if offer.is_required else None
-        )
+            text, ids = "", self._policy.dialect.open(system, prompt.render(sample).prompt)
+        constraint = self._make_constraint(offer, prompt) if offer.is_required else None
+        return RenderedChat(prompt, sample, ids, text, offer, constraint)
 
-    def _make_constraint(self, offer: ToolOffer) -> Constraint:
+    def _make_constraint(self, offer: ToolOffer, prompt: ToolPrompt) -> Constraint:
         """Returns the constraint of a reply that must call."""
         try:
             from evolvent.models.constraints import CallConstraints
@@ -308,13 +331,12 @@ class ToolRenderer:
             build_constraint = partial(
                 self._constraints[offer.allows_several].for_tools, offer.callable_tools, abstain=None
             )
-            if isinstance(self.prompt, ChatTools):
-                if self.prompt.form in ("python", "json", "xml"):
-                    return build_constraint(form=self.prompt.form)
-                raise ConfigError("calls of this form cannot be constrained", value=self.prompt.form)
+            if isinstance(prompt, ChatTools):
+                form = next(form for form in _CONSTRAINABLE if form == prompt.form)
+                return build_constraint(form=form)
             return (
                 build_constraint(form="words")
-                if isinstance(self.prompt, Compact)
+                if isinstance(prompt, Compact)
                 else build_constraint(form="json", fenced=True)
             )
         except (MissingExtra, ConfigError) as error:

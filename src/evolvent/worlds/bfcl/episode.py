@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evolvent.errors import EnvLost, InvalidAction, SampleInvalid, SessionGone
-from evolvent.grade.calls import Form, decode_calls
+from evolvent.grade.calls import Form, attempts_call, decode_calls
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.trajectory import Task, Value, canonical_json
 from evolvent.worlds.base import Info, Reply, StateEnv
 from evolvent.worlds.bfcl.items import CallItem, judge_calls
 from evolvent.worlds.bfcl.multi_turn import MOST_STEPS, MultiTurn, Scene, TurnsVerdict, judge_turns, run_calls
 
-__all__ = ["CallEnv", "TurnsEnv", "render_request", "select_tools"]
+__all__ = ["CallEnv", "TurnsEnv", "parse_answer", "render_request", "select_tools"]
 
 
 def render_request(tools: Sequence[Tool], messages: Sequence[Message]) -> str:
@@ -30,12 +30,12 @@ def render_request(tools: Sequence[Tool], messages: Sequence[Message]) -> str:
     return (f"Functions:\n{tool_lines}\n" if tool_lines else "") + "\n".join(message_texts)
 
 
-def _parse_calls(text: str, form: Form, tools: Sequence[Tool] = ()) -> tuple[Call, ...] | None:
-    """Parses the calls of a reply; returns None where it holds no readable calls."""
+def parse_answer(text: str, form: Form, tools: Sequence[Tool]) -> tuple[Call, ...] | None:
+    """Parses the calls of a reply; returns () for text without calls, and None for calls that cannot be read."""
     try:
         return decode_calls(text, form=form, tools=tools)
     except InvalidAction:
-        return None
+        return None if attempts_call(text, form=form) else ()
 
 
 def _build_info(tools: Sequence[Tool], messages: Sequence[Message], **more: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class CallEnv:
             )
         self._running = False
         try:
-            calls = _parse_calls(str(action), self._form, self._tools)
+            calls = parse_answer(str(action), self._form, self._tools)
             verdict = judge_calls(self._item, None if calls is None else self._back(calls))
         except SampleInvalid as error:
             raise EnvLost(f"{self._item.id} cannot be judged", value=str(error)) from error
@@ -147,7 +147,7 @@ class TurnsEnv(StateEnv[_Dialog]):
     def _transition(self, state: _Dialog, action: Value) -> tuple[_Dialog, Reply]:
         """Executes the calls of a reply, or ends the turn."""
         turns, turn = state.turns, len(state.turns) - 1
-        calls = _parse_calls(str(action), self._form) or ()
+        calls = parse_answer(str(action), self._form, self._visible_tools(turn)) or ()
         if not calls:
             if len(turns) == len(self._conversation.gold):
                 return state, self._finish(turns)

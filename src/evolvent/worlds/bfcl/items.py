@@ -140,13 +140,17 @@ def judge_calls(item: CallItem, calls: Sequence[Call] | None, *, underscore_name
     """Checks whether an answer is right.
 
     Args:
-        calls: what was called; None where the answer could not be read as calls.
+        calls: what was called; None where the answer attempts a call that cannot be read. Text without any call is
+            (). The leaderboard counts both as no call, which rewards broken calls where no tool fits
+            (ShishirPatil/gorilla issue 1362).
         underscore_names: dots of function names are underscores in `calls`.
     Raises:
         SampleInvalid: the item itself is malformed.
     """
     if item.category in IRRELEVANCE:
-        return CallGrade(not calls) if not calls else CallGrade(False, "count", "calls", "a call where no tool fits")
+        if calls is None:
+            return CallGrade(False, "count", "calls", "a call that cannot be read where no tool fits")
+        return CallGrade(True) if not calls else CallGrade(False, "count", "calls", "a call where no tool fits")
     if item.category in RELEVANCE:
         return CallGrade(True) if calls else CallGrade(False, "count", "calls", "no call where a tool fits")
     return grade_calls(calls or (), item.gold, item.tools, language=item.language, underscore_names=underscore_names)

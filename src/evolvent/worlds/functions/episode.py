@@ -26,11 +26,13 @@ _NO_CALLS = "[]"  # no calls, in every form
 _WORD = re.compile(r"\w+")
 
 
-def read_calls(text: str, form: CallForm) -> tuple[Call, ...]:
-    """Reads the calls in a text; `[]` means no calls in every form. Raises InvalidAction for unreadable text."""
+def read_calls(text: str, form: CallForm, tools: Sequence[Tool] = ()) -> tuple[Call, ...]:
+    """Reads the calls of tools in a text; `[]` means no calls in every form. Raises InvalidAction for unreadable
+    text.
+    """
     if "".join(text.split()) == _NO_CALLS:
         return ()
-    return decode_words(text) if form == "words" else decode_calls(text, form=form)
+    return decode_words(text) if form == "words" else decode_calls(text, form=form, tools=tools)
 
 
 def write_calls(calls: Sequence[Call], form: CallForm) -> str:
@@ -166,7 +168,7 @@ class FunctionsEnv(StateEnv[tuple[int, float]]):
     def _transition(self, state: tuple[int, float], action: Value) -> tuple[tuple[int, float], Reply]:
         turn, earned = state
         try:
-            calls = resolve_names(read_calls(str(action), self._scene.form), self._scene.tools)
+            calls = resolve_names(read_calls(str(action), self._scene.form, self._scene.tools), self._scene.tools)
         except InvalidAction:
             return state, (UNREADABLE, self._penalty, False, False, {**self._info(turn), "invalid": True})
         turns = self._scene.talk.turns

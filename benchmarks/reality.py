@@ -1,0 +1,54 @@
+"""What models really write, and what graders really accept: figures that no test of ours alone could give.
+
+Calls: calls of generated tools, written by the chat templates that TRL ships, by mistral-common and by our own writers,
+are read back (`benchmarks.call_cases`). `call_roundtrips` came back as they were, and `call_wrong` did not.
+`call_ambiguous` are texts that stand for two calls that both fit the schemas, `call_refused` hold marks of the format.
+
+    python -m benchmarks.reality --json
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.call_cases import list_writers, run_cases
+from benchmarks.reporting import RESULTS, about, command_line, finish, show
+
+SEED = 0
+NUM_CALL_CASES = 10_000
+
+
+def measure_calls(num_cases: int) -> dict[str, Any]:
+    """Writes and reads calls."""
+    writers = list_writers()
+    tally = run_cases(num_cases, seed=SEED, writers=writers)
+    return {
+        "call_writers": len(writers),
+        "call_roundtrips": tally.right,
+        "call_wrong": tally.wrong,
+        "call_ambiguous": tally.ambiguous,
+        "call_refused": tally.refused,
+        "call_unwritten": tally.unwritten,
+        "call_examples": tally.examples[:5],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures everything; prints a table, or one JSON object."""
+    parser = command_line("reality", __doc__, quick="a tenth of the calls", save=RESULTS / "reality.json")
+    options = parser.parse_args(argv)
+    figures: dict[str, Any] = {
+        "benchmark": "reality",
+        **measure_calls(NUM_CALL_CASES // (10 if options.quick else 1)),
+        "seed": SEED,
+        **about("trl", "transformers", "mistral-common", "math-verify", "sympy"),
+    }
+    show(figures, without=("versions", "machine"))
+    finish(figures, options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
