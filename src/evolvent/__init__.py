@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from evolvent.methods.agentevol import AgentEvolConfig, agentevol
     from evolvent.models.policy import Policy, load_policy, tiny_policy
     from evolvent.rollout.episode import collect
+    from evolvent.rollout.prompting import prompt_world
     from evolvent.run import Run
     from evolvent.scale.evaluation import evaluate
     from evolvent.scale.initial import collect_demonstrations, make_policy
@@ -48,6 +49,7 @@ _HOMES = {
     "methods.agentevol": ("AgentEvolConfig", "agentevol"),
     "models.policy": ("Policy", "load_policy", "tiny_policy"),
     "rollout.episode": ("collect",),
+    "rollout.prompting": ("prompt_world",),
     "run": ("Run",),
     "scale.evaluation": ("evaluate",),
     "scale.initial": ("collect_demonstrations", "make_policy"),
@@ -111,6 +113,7 @@ __all__ = [
     "local_run",
     "make_policy",
     "methods",
+    "prompt_world",
     "report",
     "run_jobs",
     "search",

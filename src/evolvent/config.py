@@ -200,9 +200,12 @@ class _SettingFields(dict[str, FieldInfo]):
         self.renamed: dict[str, str] = {}
         self._cls = cls
 
-    def resolve_path(self, path: str) -> str:
+    def resolve_path(self, path: str, *, is_plain: bool = True) -> str:
         """Returns a path with every part under its present name, and records the change where a name is a former
         one.
+
+        Args:
+            is_plain: whether its value is plain; the path of a nested class is then that of its main setting.
         """
         cls: type[BaseModel] | None = self._cls
         parts, uses_former_name = [], False
@@ -214,7 +217,7 @@ class _SettingFields(dict[str, FieldInfo]):
                 cls = _nested_class(cls.model_fields[name].annotation) if name in cls.model_fields else None
             uses_former_name |= part != name and part not in _SHORT_FLAGS
             parts.append(name)
-        if cls is not None and issubclass(cls, Config) and cls.main_setting:
+        if is_plain and cls is not None and issubclass(cls, Config) and cls.main_setting:
             parts.append(cls.main_setting)
         present = ".".join(parts)
         if uses_former_name and present in self:
@@ -386,7 +389,7 @@ def _flatten(
 ) -> Iterator[_SettingInput]:
     for name, value in values.items():
         raw_path = f"{prefix}{name}"
-        path = fields.resolve_path(raw_path)
+        path = fields.resolve_path(raw_path, is_plain=not isinstance(value, Mapping))
         is_table = any(field_path.startswith(path + ".") for field_path in fields)
         if isinstance(value, Mapping) and path not in fields and (is_table or value):
             yield from _flatten(value, fields, source, raw_path + ".")

@@ -11,7 +11,7 @@ from typing import Any
 from evolvent.errors import SampleInvalid
 from evolvent.trajectory import JsonObject, canonical_json
 
-__all__ = ["ROLES", "Call", "CallSample", "Instructions", "Message", "Tool", "example_turns"]
+__all__ = ["ROLES", "Call", "CallSample", "Instructions", "Message", "Tool"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -54,11 +54,6 @@ class Instructions(str):
         """Returns a digest of the text and the examples, 16 hexadecimal digits."""
         content = canonical_json([str(self), [list(turn) for turn in self.examples], self.closing])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-def example_turns(instructions: str, observation: str) -> tuple[list[tuple[str, str]], str]:
-    """Returns the example turns of instructions, and the text that the first reply answers."""
-    return instructions.open_with(observation) if isinstance(instructions, Instructions) else ([], observation)
 
 
 @dataclass(frozen=True, slots=True)

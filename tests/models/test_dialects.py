@@ -6,6 +6,7 @@ from tokenizers import decoders as token_decoders
 from transformers import PreTrainedTokenizerFast
 
 from evolvent.errors import ConfigError, VocabularyMismatch
+from evolvent.messages import Instructions
 from evolvent.models.dialects import Chat, Lines, Words, dialect_for
 from evolvent.models.tiny import word_tokenizer
 
@@ -158,3 +159,29 @@ def test_an_action_keeps_the_marks_of_its_calls_and_ends_once():
     assert chat.action("<tool_call>f()") == [call, *tokenizer.encode("f()", add_special_tokens=False), end]
     ids = chat.action("go<|im_end|>on")
     assert ids.count(end) == 1 and ids[-1] == end and chat.text(ids) == "go<|im_end|>on"
+
+
+EXAMPLES = Instructions("be brief", [("1 + 1", "2"), ("right\n\n2 + 2", "4")], "right")
+
+
+def test_examples_are_turns_of_the_template():
+    tokenizer = byte_tokenizer(*CASES[0])
+    messages = [{"role": "system", "content": "be brief"}]
+    for text, reply in EXAMPLES.examples:
+        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
+    messages.append({"role": "user", "content": "right\n\n1 + 2"})
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    chat = Chat(tokenizer)
+    assert chat.open(EXAMPLES, "1 + 2") == expected
+    assert chat.rendered_prompt(EXAMPLES, [], "1 + 2") == expected
+    messages += [{"role": "assistant", "content": "3"}, {"role": "user", "content": "2 + 3"}]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    assert chat.rendered_prompt(EXAMPLES, [("1 + 2", chat.action("3"))], "2 + 3") == expected
+    assert chat.open(EXAMPLES, "1 + 2") + chat.action("3") + chat.turn("2 + 3", stopped=True) == expected
+
+
+def test_lines_write_examples_as_the_conversation_continues():
+    dialect = Lines(byte_tokenizer(None, ["<s>", "</s>"]))
+    played = dialect.open("be brief", "1 + 1") + dialect.action("2")
+    played += dialect.turn("right\n\n2 + 2", stopped=True) + dialect.action("4")
+    assert dialect.open(EXAMPLES, "1 + 2") == played + dialect.turn("right\n\n1 + 2", stopped=True)

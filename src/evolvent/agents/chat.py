@@ -23,8 +23,9 @@ from evolvent.engine.asks import BlockingCall, Sampling
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import FINGERPRINT, Reply
 from evolvent.errors import ConfigError, ContextOverflow, InvalidAction, Problem, TokensMissing, WeightsChanged
-from evolvent.messages import Instructions, Message, example_turns
+from evolvent.messages import Instructions, Message
 from evolvent.models.chat_template import ReplyText
+from evolvent.models.dialects import example_turns
 from evolvent.trajectory import Generation, Task, Value
 from evolvent.worlds.base import Grammar, Info, Parsed, World
 

@@ -16,6 +16,7 @@ from evolvent.agents.base import Agent
 from evolvent.agents.plain import Expert, Random
 from evolvent.bench.suite import Player
 from evolvent.cli.extensions import load_encoder
+from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import Progress
 from evolvent.cli.prompting import PromptConfig
 from evolvent.cli.registry import require_train_extra, resolve_policy
@@ -214,11 +215,10 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
     from evolvent.agents.language import LanguageAgent
     from evolvent.engine.asks import Sampling
     from evolvent.engine.fitting import engine_for
-    from evolvent.learn.defaults import policy_facts
 
     torch.set_num_threads(config.threads)
     loaded_policy = resolve_policy(config.policy, list(worlds.values()), seed=config.seed, placement=config.placement)
-    is_pretrained = policy_facts(loaded_policy).is_pretrained
+    is_pretrained = read_model_facts(config.policy).is_pretrained
     max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["pretrained" if is_pretrained else "policy"]
     agent: Agent = LanguageAgent(
         loaded_policy,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from evolvent.cli.registry import POLICIES, resolve_model_folder
 from evolvent.config import Config
-from evolvent.learn.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
-from evolvent.learn.learner import TrainConfig
 from evolvent.models.catalog import count_parameters
+from evolvent.models.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
 from evolvent.view.escape import show_hidden
+
+if TYPE_CHECKING:
+    from evolvent.learn.learner import TrainConfig
 
 __all__ = ["fill_model_defaults", "find_train_defaults", "read_model_facts"]
 
@@ -61,7 +63,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def find_train_defaults(facts: ModelFacts, default: TrainConfig) -> TrainConfig:
     """Returns settings of imitation that fit a model: the given ones for small models."""
     settings = train_settings(facts)
-    return TrainConfig.model_validate(settings) if settings else default
+    return type(default).model_validate(settings) if settings else default
 
 
 def fill_model_defaults(config: C, facts: ModelFacts, console: Console | None, *, policy: str) -> C:
@@ -79,7 +81,8 @@ def fill_model_defaults(config: C, facts: ModelFacts, console: Console | None, *
     update: dict[str, object] = {}
     train = getattr(config, "train", None)
     if isinstance(train, Config):
-        settings = train_settings(facts) if isinstance(train, TrainConfig) else rl_settings(facts)
+        is_imitation = "epochs" in type(train).model_fields
+        settings = train_settings(facts) if is_imitation else _as_update_settings(rl_settings(facts))
         update["train"] = fill_settings(train, settings)
         filled |= {f"train.{name}": value for name, value in settings.items() if name not in train.model_fields_set}
     if "max_tokens" in type(config).model_fields and "max_tokens" not in config.model_fields_set:
@@ -93,3 +96,9 @@ def fill_model_defaults(config: C, facts: ModelFacts, console: Console | None, *
         )
         console.print(show_hidden(f"defaults for {policy} ({size}): {values}"), soft_wrap=True)
     return config.model_copy(update=update)
+
+
+def _as_update_settings(settings: dict[str, object]) -> dict[str, object]:
+    """Renames the learner's settings to those of a command's updates (`UpdateConfig`)."""
+    names = {"batch_tokens": "max_tokens_per_forward"}
+    return {names.get(name, name): value for name, value in settings.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -46,7 +46,7 @@ class PromptConfig(Config):
         return Prompt(self.examples, is_pretrained if self.hint is None else self.hint, seed)
 
 
-def load_prompted_worlds(names: Sequence[str], prompt: Sequence[Any]) -> dict[str, World]:
+def load_prompted_worlds(names: Sequence[str], prompt: tuple[int, bool, int]) -> dict[str, World]:
     """Loads worlds by name, with a prompt: a `Prompt`, or its values."""
     return prompt_worlds(load_worlds(names), Prompt(*prompt))
 

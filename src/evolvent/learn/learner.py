@@ -50,7 +50,16 @@ from evolvent.models.policy import Policy
 from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import sample_seed
 
-__all__ = ["FitReport", "KLLimitReached", "Learner", "MetricSums", "TrainConfig", "UpdateMetrics", "check_objective"]
+__all__ = [
+    "RL_TRAIN",
+    "FitReport",
+    "KLLimitReached",
+    "Learner",
+    "MetricSums",
+    "TrainConfig",
+    "UpdateMetrics",
+    "check_objective",
+]
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -105,6 +114,12 @@ class TrainConfig(Config):
         """
         warmup_factor = min(1.0, (update + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         return self.lr * warmup_factor * (1.0 - (1.0 - self.final_lr_ratio) * min(1.0, progress))
+
+
+RL_TRAIN = TrainConfig(
+    lr=5e-4, final_lr_ratio=1.0, warmup_steps=0, weight_decay=0.0, max_grad_norm=0.5, batch_tokens=4096
+)
+"""Settings of the updates of reinforcement learning for small models, in Python and on the command line."""
 
 
 class KLLimitReached(Exception):

@@ -13,14 +13,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from evolvent.errors import ConfigError, VocabularyMismatch, unknown_name_problem
-from evolvent.messages import Message, Tool, example_turns
+from evolvent.messages import Instructions, Message, Tool
 from evolvent.models.chat_template import ChatTemplate, ConversationTokens, ReplyText
 from evolvent.models.text_encoder import Piece, TextEncoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Chat", "Dialect", "HistoryMode", "Lines", "Words", "dialect_for"]
+__all__ = ["Chat", "Dialect", "HistoryMode", "Lines", "Words", "dialect_for", "example_turns"]
 
 HistoryMode = Literal["append", "template"]
 
@@ -59,6 +59,11 @@ class Dialect(Protocol):
     def read_reply(self, ids: Iterable[int]) -> ReplyText:
         """Reads a reply back from its tokens: the thought that it begins with, and the text."""
         ...
+
+
+def example_turns(instructions: str, observation: str) -> tuple[list[tuple[str, str]], str]:
+    """Returns the example turns of instructions, and the text that the first reply answers."""
+    return instructions.open_with(observation) if isinstance(instructions, Instructions) else ([], observation)
 
 
 class Words:

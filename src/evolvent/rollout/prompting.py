@@ -34,7 +34,7 @@ def prompt_world(world: World, *, examples: int = 0, hint: bool = False, seed: i
     >>> from evolvent import Lookup
     >>> world = prompt_world(Lookup(), examples=1, hint=True)
     >>> world.instructions.examples[0]
-    ('capital of alvania', 'capital of alvania')
+    ('find home of mayor of capital of goravia', 'capital of goravia')
     """
     if not examples and not hint:
         return world

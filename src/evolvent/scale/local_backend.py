@@ -38,16 +38,17 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.identity import version_1_text
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.defaults import RL_TRAIN, rl_train_config, train_config
-from evolvent.learn.learner import Learner, TrainConfig, UpdateMetrics
+from evolvent.learn.learner import RL_TRAIN, Learner, TrainConfig, UpdateMetrics
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.messages import Instructions
+from evolvent.models.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
 from evolvent.models.dialects import Dialect
 from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy, load_policy
+from evolvent.models.tuned import kind_of
 from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.rollout.episode import BranchedStarts, BranchOrigins, Limits, collect
@@ -368,7 +369,7 @@ class LocalBackend:
             yield from (found[name] for name in names)
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
-            train = rl_train_config(self.rl_train or self.train, learning)
+            train = self._rl_train_config(learning)
             train = train.model_copy(update={"layout": resolve_rl_layout(train.layout, learning.model)})
             if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
@@ -419,7 +420,7 @@ class LocalBackend:
         Parts are learned as they are: weights and columns are their maker's.
         """
         length_settings = {} if tokens is None else {"tokens": tokens, "max_steps": None}
-        train = train_config(self.train, policy)
+        train = self._train_config(policy)
         config = train.model_copy(update={"lr": train.lr * lr_scale, **length_settings})
         prepared = [training_input for training_input in data if isinstance(training_input, TokenSequence)]
         trajectories = [training_input for training_input in data if isinstance(training_input, Trajectory)]
@@ -506,6 +507,19 @@ class LocalBackend:
             return RecomputeEngine(policy, slots=min(self.slots, _RECOMPUTE_SLOTS))
         return engine
 
+    def _train_config(self, policy: Policy) -> TrainConfig:
+        """Returns the settings of imitation; what nobody set follows from a pretrained policy."""
+        facts, config = _pretrained_facts(policy), self.train or TrainConfig()
+        return config if facts is None else fill_settings(config, train_settings(facts))
+
+    def _rl_train_config(self, policy: Policy) -> TrainConfig:
+        """Returns the settings of reinforcement learning; what nobody set follows from a pretrained policy."""
+        facts, config = _pretrained_facts(policy), self.rl_train or self.train
+        if facts is None:
+            return config or RL_TRAIN
+        settings = rl_settings(facts)
+        return RL_TRAIN.model_copy(update=settings) if config is None else fill_settings(config, settings)
+
     def settings(self) -> dict[str, StageSettings]:
         """Returns the settings that the result of each verb depends on besides its arguments, for `Run`."""
         flags = f"{' choose' * self.restrict_to_admissible}{' deciding' * self.action_level}"
@@ -564,6 +578,16 @@ class LocalBackend:
         return self.worlds[task.world].instructions
 
 
+def _pretrained_facts(policy: Policy) -> ModelFacts | None:
+    """Returns the facts of a pretrained policy; None for a small one, whose settings are the defaults."""
+    if policy.dialect.name == "words":
+        return None
+    num_parameters = policy.parameters()
+    if num_parameters < MIN_PRETRAINED:
+        return None
+    return ModelFacts(num_parameters, is_pretrained=True, has_adapter=kind_of(policy.model) is not None)
+
+
 def log_search(folder: Path, outcome: SearchOutcome) -> None:
     """Writes the cost and result of a search, and its tree if present, to the files of its stage."""
     costs = {name: round(value, 4) for name, value in asdict(outcome.spent).items()}
@@ -610,7 +634,7 @@ def local_run(
         folder: folder of the run; a run that it holds already is resumed.
         worlds: the worlds, each with a unique name.
         seed: seed of everything that the run draws.
-        train: settings of the learner; None: those that fit the policy (`learn.defaults`).
+        train: settings of the learner; None: those that fit the policy (`models.defaults`).
         panel: tasks of evaluations; None: the defaults.
         slots: maximum number of simultaneous episodes.
         device: where policies of an earlier session run when a run is resumed. A policy that you pass runs where it is

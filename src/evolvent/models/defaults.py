@@ -14,28 +14,16 @@ from math import sqrt
 from typing import TypeVar
 
 from evolvent.config import Config
-from evolvent.learn.learner import TrainConfig
-from evolvent.models.policy import Policy
-from evolvent.models.tuned import kind_of
 
 __all__ = [
     "MIN_PRETRAINED",
-    "RL_TRAIN",
     "ModelFacts",
     "fill_settings",
-    "policy_facts",
     "rl_settings",
-    "rl_train_config",
-    "train_config",
     "train_settings",
 ]
 
 C = TypeVar("C", bound=Config)
-
-RL_TRAIN = TrainConfig(
-    lr=5e-4, final_lr_ratio=1.0, warmup_steps=0, weight_decay=0.0, max_grad_norm=0.5, batch_tokens=4096
-)
-"""Settings of the updates of reinforcement learning for small models, in Python and on the command line."""
 
 MIN_PRETRAINED = 10_000_000
 """Weights from which a model counts as pretrained; the smallest published ones have 14 million."""
@@ -60,13 +48,6 @@ class ModelFacts:
     has_adapter: bool = False
 
 
-def policy_facts(policy: Policy) -> ModelFacts:
-    """Returns the facts of a loaded policy."""
-    num_parameters = policy.parameters()
-    is_pretrained = policy.dialect.name != "words" and num_parameters >= MIN_PRETRAINED
-    return ModelFacts(num_parameters, is_pretrained, kind_of(policy.model) is not None)
-
-
 def train_settings(facts: ModelFacts) -> dict[str, object]:
     """Returns settings of imitation that differ from the defaults of `TrainConfig`; empty for small models.
 
@@ -86,10 +67,13 @@ def train_settings(facts: ModelFacts) -> dict[str, object]:
 
 
 def rl_settings(facts: ModelFacts) -> dict[str, object]:
-    """Returns settings of reinforcement learning that differ from `RL_TRAIN`; empty for small models."""
+    """Returns settings of reinforcement learning that differ from `RL_TRAIN`; empty for small models.
+
+    An update of reinforcement learning takes a whole minibatch; `batch_tokens` are those of one forward.
+    """
     if not facts.is_pretrained:
         return {}
-    return {"lr": float(f"{_learning_rate(facts) * _RL_FACTOR:.2g}"), "max_tokens_per_forward": 2048}
+    return {"lr": float(f"{_learning_rate(facts) * _RL_FACTOR:.2g}"), "batch_tokens": 2048}
 
 
 def _learning_rate(facts: ModelFacts) -> float:
@@ -102,21 +86,3 @@ def fill_settings(config: C, settings: Mapping[str, object]) -> C:
     """Returns a configuration in which the given settings stand wherever nobody set a value."""
     unset = {name: value for name, value in settings.items() if name not in config.model_fields_set}
     return config.model_copy(update=unset) if unset else config
-
-
-def train_config(config: TrainConfig | None, policy: Policy) -> TrainConfig:
-    """Returns the settings of imitation for a policy; what is set stays."""
-    return fill_settings(config or TrainConfig(), train_settings(policy_facts(policy)))
-
-
-def rl_train_config(config: TrainConfig | None, policy: Policy) -> TrainConfig:
-    """Returns the settings of reinforcement learning for a policy; what is set stays."""
-    if config is not None:
-        return fill_settings(config, _as_train_settings(rl_settings(policy_facts(policy))))
-    return RL_TRAIN.model_copy(update=_as_train_settings(rl_settings(policy_facts(policy))))
-
-
-def _as_train_settings(settings: Mapping[str, object]) -> dict[str, object]:
-    """Renames settings of the command line's updates to those of the learner."""
-    names = {"max_tokens_per_forward": "batch_tokens"}
-    return {names.get(name, name): value for name, value in settings.items()}
