@@ -183,9 +183,13 @@ def served(policy):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.7), GREEDY])
 def test_our_server_gives_what_the_engine_gives(kind, sampling, policy, served):
-    """The same ids and, bit for bit, the same log-probabilities, whichever of the two protocols asks."""
+    """The same ids and, bit for bit, the same log-probabilities, whichever of the two protocols asks.
+
+    The prompts share no first token: the engine computes a shared prefix once, for the request that arrives first, and
+    the order of two requests over the network would then decide about the last bit of the other one.
+    """
     asks = [
-        SampleAsk(None, [5, 6, 7 + n], 12, policy.dialect.stop_ids, sampling=sampling, seeds=(n, 40)) for n in (0, 1)
+        SampleAsk(None, [5 + n, 6, 7], 12, policy.dialect.stop_ids, sampling=sampling, seeds=(n, 40)) for n in (0, 1)
     ]
     here = ask_and_wait(asks, ev.LocalEngine(policy, slots=4))
     with KINDS[kind](served.url, NAME, tokens=True, processed=True) as endpoint:
