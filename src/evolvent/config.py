@@ -316,7 +316,8 @@ def _nested_defaults(cls: type[BaseModel]) -> dict[str, Any]:
         for name, field in cls.model_fields.items()
         if _nested_class(field.annotation) and not field.is_required()
     }
-    return {name: value.model_dump(mode="json", exclude_unset=True) for name, value in defaults.items()}
+    values = {name: value.model_dump(mode="json", exclude_unset=True) for name, value in defaults.items()}
+    return {name: settings for name, settings in values.items() if settings}
 
 
 def _describe_type(field: FieldInfo) -> str:

@@ -111,7 +111,7 @@ def test_mistakes_are_named(tmp_path, monkeypatch):
     assert "no policy found at 'none'" in mistakes("none")[0]
     assert "no policy found at 'xs'" in mistakes("xs")[0], "an untrained policy has nothing to say"
     (tmp_path / "run").mkdir()
-    assert mistakes("run", "--page", "--once", "x") == ["evolvent chat: got both --page and --once (one of them)"]
+    assert mistakes("run", "--page", "--once", "x") == ["evolvent chat: got both --page and --once (use one of them)"]
     assert "expected 0 to 65535" in mistakes("run", "--port", "70000", "--page")[0]
     assert "expected a whole number of 1 or more" in mistakes("run", "--max-tokens", "0")[0]
     assert "expected a number of 0 or more" in mistakes("run", "--temperature", "-1")[0]

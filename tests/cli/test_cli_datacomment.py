@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -11,6 +11,7 @@ from evolvent.bench.measures import tokenize_bare
 from evolvent.cli.main import main
 from evolvent.curate.comments import code_tokens, density
 from evolvent.models.policy import tiny_policy
+from tests.http_server import QuietHTTPServer
 
 SKIPPED, BROKEN = "skip_me = 1\nskip_me += 1\n", "def broken(:\n    pass pass\n"
 PYTHON = "def area(width, height):\n    return width * height\n"
@@ -62,7 +63,7 @@ class _Commenter(BaseHTTPRequestHandler):
 @pytest.fixture
 def commenter():
     kind = type("Commenter", (_Commenter,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+    with QuietHTTPServer(("127.0.0.1", 0), kind) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         kind.url = f"http://127.0.0.1:{server.server_port}/v1"
         yield kind

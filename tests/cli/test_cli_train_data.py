@@ -178,7 +178,7 @@ def test_p3_takes_other_selectors(place, capsys):
         (["hammer", "hammer.jsonl", "--preset", "published"], "--hammer.style snake"),
         (["p3", "comments.jsonl"], "the data contain no demonstration"),
         (["p3", "p3.jsonl", "--p3.count", "0"], "p3.count"),
-        (["p3", "p3.jsonl", "--context", "16", "--policy", "gone"], "already has a context length"),
+        (["p3", "p3.jsonl", "--context", "16", "--policy", "gone"], "unknown policy 'gone'"),
         (["p3", "p3.jsonl", "--policy", "gone"], "unknown policy 'gone'"),
         (["p3", "p3.jsonl", "--worlds", "nowhere"], "nowhere"),
         (["p3", "p3.jsonl", "--test", "gone"], "test: gone does not exist"),

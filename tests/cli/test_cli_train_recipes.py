@@ -213,7 +213,7 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
                 "data: nowhere does not exist",
                 "policy: unknown policy 'nobody'",
                 "optimizer.name: unknown optimizer 'adamv' (did you mean 'adam",
-                "device: no CUDA device found",
+                "device: got 'cuda', but no cuda device was found",
             ],
         ),
         (("sft", "DATA/shown", "--worlds", "lookup"), ["unknown world 'crafting' (known: lookup)"]),
@@ -240,7 +240,7 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
         ),
         ((*SFT, "--to", "DATA/taught"), ["taught already holds a run"]),
         (("sft", "DATA/messages.jsonl", "--policy", "nothing"), ["nothing is not a model folder"]),
-        ((*SFT, "--context", "64"), ["context out of range for the policy: got 64, expected 1 to 32 tokens"]),
+        ((*SFT, "--context", "64"), ["context: got 64, expected at most 32, the model's limit"]),
         (
             (*SFT, "--parallel.tp", "3", "--parallel.pp", "5", "--optimizer.name", "adamv"),
             [

@@ -106,7 +106,7 @@ def test_a_whole_run_and_going_on_with_it(tmp_path, capsys, name, words):
         (("tsllm", "--preset", "alignment", "--pairs", 0), "pairs: the list is empty"),
         (("tsllm", "--tsllm.search.score", "process"), "search.score: got 'process', expected 'value' or 'outcome'"),
         (("tsllm", "--tsllm.search.level", "token"), "'countdown' has episodes of several turns"),
-        (("openr", "--worlds", "countdown"), "'countdown' has episodes of several turns"),
+        (("openr", "--worlds", "countdown"), "world 'countdown' has several turns"),
         (("openr", "--openr.search.score", "value"), "the judge is a process model"),
         (("openr", "--worlds", "arithmetic", "--demonstrations", 99999), "got 99999 for world"),
         (("tslm",), "unknown recipe 'tslm' (did you mean 'tsllm'?)"),

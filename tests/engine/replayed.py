@@ -6,8 +6,10 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+from tests.http_server import QuietHTTPServer
 
 FOLDER = Path(__file__).parent / "wire"
 
@@ -50,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def replayed(exchanges: list[dict]) -> Iterator[str]:
     """Serve a conversation; yields its address. At the end all of it must have been asked for, in order."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = QuietHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads, server.exchanges, server.asked = True, exchanges, []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

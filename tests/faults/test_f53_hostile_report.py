@@ -11,13 +11,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from evolvent.view import report
+from tests.http_server import QuietHTTPServer
 
 FLAGS = (
     "--headless",
@@ -46,7 +47,7 @@ def counting_server() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing is logged."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = QuietHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import GeneratorType
 
 import uvicorn
@@ -17,6 +17,7 @@ from evolvent.serve.listen import listen, listening_url
 from evolvent.serve.openai.face import PolicyDialect, build_policy_app
 from evolvent.serve.openai.generator import Generator
 from evolvent.web import Access
+from tests.http_server import QuietHTTPServer
 
 NAME = "small"
 
@@ -110,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def scripted(answer) -> Iterator[tuple[str, Scripted]]:
     """Serve a script; yields its address and what was asked."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = QuietHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     server.script = Scripted(answer)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import psutil
@@ -32,6 +32,7 @@ from evolvent.serve.mcp.client import AnswerReward, CallResult, CallReward, McpW
 from evolvent.serve.mcp.face import McpDialect
 from evolvent.trajectory import Start
 from evolvent.web import Access
+from tests.http_server import QuietHTTPServer
 from tests.serve.small_host import Count, Till, emptied, faces
 
 CHILD = [sys.executable, str(Path(__file__).with_name("mcp_child.py"))]
@@ -359,7 +360,7 @@ class Bad(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def bad():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Bad)
+    server = QuietHTTPServer(("127.0.0.1", 0), Bad)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/mcp"

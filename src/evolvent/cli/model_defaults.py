@@ -11,6 +11,7 @@ from rich.console import Console
 
 from evolvent.cli.registry import POLICIES, resolve_model_folder
 from evolvent.config import Config
+from evolvent.errors import Incomplete
 from evolvent.models.catalog import count_parameters
 from evolvent.models.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
 from evolvent.view.escape import show_hidden
@@ -46,7 +47,7 @@ def read_model_facts(name: str, *, adapter: str = "none") -> ModelFacts:
         location = location or _read_json(folder / _ADAPTER_FILE).get("base_model_name_or_path") or "base"
         weights = next((path for path in (folder / str(location), Path(str(location))) if path.is_dir()), folder)
     num_parameters = 0
-    with suppress(OSError, ValueError, KeyError):  # a damaged file is for the loader to explain
+    with suppress(OSError, ValueError, KeyError, Incomplete):  # a damaged file is for the loader to explain
         num_parameters = count_parameters(weights) or 0
     is_pretrained = note.get("dialect") != "words" and num_parameters >= MIN_PRETRAINED
     return ModelFacts(num_parameters, is_pretrained, has_adapter or adapter != "none")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from evolvent.errors import ConfigError
+from evolvent.errors import ConfigError, Incomplete
 from evolvent.models.gguf import SUFFIX, find_gguf, read_gguf_header
 
 __all__ = [
@@ -158,7 +158,11 @@ def list_hub_models() -> Iterator[tuple[str, Path]]:
 
 
 def count_parameters(path: Path) -> int | None:
-    """Counts the weights of a model folder or GGUF file from the headers of its files; None where there are none."""
+    """Counts the weights of a model folder or GGUF file from the headers of its files; None where there are none.
+
+    Raises:
+        Incomplete: a file without the header of its format.
+    """
     gguf_file = find_gguf(path)
     if gguf_file is not None:
         return read_gguf_header(gguf_file).parameters()
@@ -168,6 +172,10 @@ def count_parameters(path: Path) -> int | None:
 
 def _count_safetensors(path: Path) -> int:
     with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(min(length, path.stat().st_size)))
-    return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        start = file.read(8)
+        try:
+            (length,) = struct.unpack("<Q", start)
+            header = json.loads(file.read(min(length, path.stat().st_size)))
+            return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        except (struct.error, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise Incomplete(f"{path} does not have a safetensors header", value=ascii(start)) from None
