@@ -91,7 +91,8 @@ def test_eval(work, tmp_path, capsys, monkeypatch, named):
     monkeypatch.setenv("COLUMNS", "100")
     code, shown, _ = told(capsys, "eval", work / named, *SMALL, "--panel.limit", "5", "--to", tmp_path / "run")
     assert code == 0
-    lines = [line.split() for line in shown.splitlines() if line.strip().startswith("lookup")]
+    lines = [line.split() for line in shown.splitlines() if line.strip().startswith("lookup ")]
+    assert "lookup: " in shown and " replies were not actions, most often " in shown
     assert [line[1:3] for line in lines] == [[tier, "5"] for tier in ("seen", "evo", "combo", "longer")]
     assert all("to" in line and "%" in line[3] for line in lines)
     results = rows(tmp_path / "run" / "results.jsonl")

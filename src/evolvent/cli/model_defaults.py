@@ -11,7 +11,7 @@ from rich.console import Console
 
 from evolvent.cli.registry import POLICIES, resolve_model_folder
 from evolvent.config import Config
-from evolvent.errors import Incomplete
+from evolvent.errors import EvolventError, Incomplete
 from evolvent.models.catalog import count_parameters
 from evolvent.models.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
 from evolvent.view.escape import show_hidden
@@ -29,15 +29,18 @@ _ADAPTER_FILE, _NOTE = "adapter_config.json", "evolvent.json"
 def read_model_facts(name: str, *, adapter: str = "none") -> ModelFacts:
     """Reads the facts of a model from the headers of its files; no weights are read.
 
+    A model that cannot be found has no facts: loading it explains why, beside all other problems.
+
     Args:
         name: a size, a model or a run, see `resolve_policy`.
         adapter: kind of the adapter that it is to learn; "none": its own weights, or the adapter that it has.
-    Raises:
-        ConfigError, Incomplete: the model does not exist.
     """
     if name in POLICIES:
         return ModelFacts(0, is_pretrained=False)
-    folder = resolve_model_folder(name)
+    try:
+        folder = resolve_model_folder(name)
+    except EvolventError:
+        return ModelFacts(0, is_pretrained=False)
     note = _read_json(folder / _NOTE) if folder.is_dir() else {}
     has_adapter = folder.is_dir() and (folder / _ADAPTER_FILE).is_file()
     weights = folder
