@@ -4,6 +4,11 @@ Calls: calls of generated tools, written by the chat templates that TRL ships, b
 are read back (`benchmarks.call_cases`). `call_roundtrips` came back as they were, and `call_wrong` did not.
 `call_ambiguous` are texts that stand for two calls that both fit the schemas, `call_refused` hold marks of the format.
 
+Maths: a table of pairs of answers whose truth comes from exact fractions, from sympy or by hand
+(`benchmarks.maths_pairs`), graded in both orders. `maths_false_accept` differ and were accepted; `maths_true_accept` is
+the share of equal ones that were accepted; `math_verify_false_accept` and `math_verify_true_accept` are the same of
+math-verify alone. `numeric_per_cpu_s` are responses with a number that are graded in a CPU-second.
+
     python -m benchmarks.reality --json
 """
 
@@ -14,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.call_cases import list_writers, run_cases
+from benchmarks.maths_pairs import grade_pairs, measure_numeric_speed, read_pairs, verify_pairs
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 
 SEED = 0
@@ -35,13 +41,31 @@ def measure_calls(num_cases: int) -> dict[str, Any]:
     }
 
 
+def measure_maths(step: int) -> dict[str, Any]:
+    """Grades every so many-th pair of the table, and the same by math-verify alone."""
+    pairs = read_pairs()[::step]
+    equal = 2 * sum(pair.equal for pair in pairs)
+    ours, theirs = grade_pairs(pairs), verify_pairs(pairs)
+    return {
+        "maths_pairs": len(pairs),
+        "maths_false_accept": len(ours["false"]),
+        "maths_true_accept": round(1 - len(ours["missed"]) / equal, 4),
+        "math_verify_false_accept": len(theirs["false"]),
+        "math_verify_true_accept": round(1 - len(theirs["missed"]) / equal, 4),
+        "numeric_per_cpu_s": round(measure_numeric_speed()),
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures everything; prints a table, or one JSON object."""
-    parser = command_line("reality", __doc__, quick="a tenth of the calls", save=RESULTS / "reality.json")
+    parser = command_line(
+        "reality", __doc__, quick="a tenth of the calls, an eighth of the pairs", save=RESULTS / "reality.json"
+    )
     options = parser.parse_args(argv)
     figures: dict[str, Any] = {
         "benchmark": "reality",
         **measure_calls(NUM_CALL_CASES // (10 if options.quick else 1)),
+        **measure_maths(8 if options.quick else 1),
         "seed": SEED,
         **about("trl", "transformers", "mistral-common", "math-verify", "sympy"),
     }

@@ -11,14 +11,31 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-from evolvent.grade.numbers import extract_number, parse_number
+from evolvent.grade.numbers import extract_number, parse_number, strip_markdown
+from evolvent.grade.quantities import is_harmless
 
 __all__ = ["Parts", "extract_answer", "extract_boxed", "is_text", "normalize", "parse_plain_number", "split_sequence"]
 
 _ANSWERED = re.compile(r"\banswer\s*(?:is|:|=)\s*:?", re.IGNORECASE)
 _MARK = re.compile(r"#(?:\s*#){3,}")  # GSM8K's; three are a heading in Markdown
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|\S)")
+_EMPHASIS = re.compile(r"(?:\*\*|__|`)?(?=\S)([^\n]{1,200}?)(?<=\S)(?:\*\*|`)(?=[\s.,;:!]|$)")
+_CONTRAST = re.compile(r",?\s+(?:not|and not|rather than|instead of|but not)\s")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_ARGUMENT_COUNTS = {
+    "frac": 2,
+    "dfrac": 2,
+    "tfrac": 2,
+    "binom": 2,
+    "dbinom": 2,
+    "tbinom": 2,
+    "sqrt": 1,
+    "overline": 1,
+    "text": 1,
+    "textbf": 1,
+    "mathrm": 1,
+    "mathbf": 1,
+}
 _PROSE = re.compile(r"[A-Za-z]{2}|\n")
 _MAX_BARE_ANSWER = 500  # characters: what is longer is no bare answer
 _SENTENCE_END = re.compile(r"\n|\.(?=\s|$)|;(?=\s|$)")
@@ -50,6 +67,7 @@ _SYNONYMS = (
     (re.compile(r"\\geq(?:slant)?(?![A-Za-z])"), r"\\ge"),
     (re.compile(r"\\neq(?![A-Za-z])"), r"\\ne"),
     (re.compile(r"\{,\}|,\\!\s*"), ","),
+    (re.compile(r"\\varnothing(?![A-Za-z])|\\O(?![A-Za-z])|∅|^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
 )
 _TEXT_COMMAND = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|operatorname)\s*\{([^{}]*)\}"
 _TEXT_COMMAND_ONLY = re.compile(_TEXT_COMMAND)
@@ -69,7 +87,9 @@ _MIXED = re.compile(
 _SHORT = re.compile(r"\\frac\s*(\{[^{}]*\}|[0-9A-Za-z])\s*(\{[^{}]*\}|[0-9A-Za-z])")
 _ROOT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
 _SLASH = re.compile(r"(?<![\w.})\]!^*/\\])(\d+|[A-Za-z])/(\d+|[A-Za-z])(?![\w.({\\^!/])")
-_SINGLE = re.compile(r"([_^])\{([0-9A-Za-z])\}")
+_SINGLE = re.compile(r"(?<!\\log)([_^])\{([0-9A-Za-z])\}(?!\d)")
+_SPACED_SCRIPT = re.compile(r"([_^])\s*(\d)\s+(?=\d)")
+_LOG_BASE = re.compile(r"\\log\s*_\s*(\w)(?!\w)")  # without braces the base would run into what follows
 _POINT = re.compile(r"(?<!\d)\.(?=\d)")
 _LETTER = re.compile(r"^\(([A-Za-z])\)$")
 _SPACES = re.compile(r"(\\[A-Za-z]+)?\s+(?=([A-Za-z])?)")
@@ -84,7 +104,7 @@ def extract_boxed(text: str) -> str | None:
     boxes = list(_BOX.finditer(text))
     for match in boxes[-1:]:
         if match[1] != "{":
-            return match[1]
+            return _read_argument(text, match.start(1))[0]
         depth, position = 1, match.end()
         while position < len(text):
             sign = text[position]
@@ -96,6 +116,38 @@ def extract_boxed(text: str) -> str | None:
                 return text[match.end() : position].strip()
             position += 1
     return None
+
+
+def _read_argument(text: str, start: int) -> tuple[str, int]:
+    r"""Returns an argument as TeX reads it, and its end: one sign, or here a command with its own arguments too."""
+    match = _COMMAND.match(text, start)
+    if match is None:
+        return text[start : start + 1], start + 1
+    end = match.end()
+    for _ in range(_ARGUMENT_COUNTS.get(match[0][1:], 0)):
+        while text[end : end + 1].isspace():
+            end += 1
+        if text[end : end + 1] == "[" and match[0] == r"\sqrt" and "]" in text[end:]:
+            end = text.index("]", end) + 1
+        if text[end : end + 1] == "{":
+            end = _find_group_end(text, end)
+        else:
+            end = _read_argument(text, end)[1] if text[end : end + 1] == "\\" and end < start + 200 else end + 1
+    return text[start:end], end
+
+
+def _find_group_end(text: str, start: int) -> int:
+    """Returns the index behind the brace that closes the one at `start`; the end of the text where none does."""
+    depth, position = 0, start
+    while position < len(text):
+        if text[position] == "\\":
+            position += 2
+            continue
+        depth += (text[position] == "{") - (text[position] == "}")
+        position += 1
+        if depth == 0:
+            return position
+    return len(text)
 
 
 def extract_answer(response: str) -> str | None:
@@ -111,23 +163,27 @@ def extract_answer(response: str) -> str | None:
         return box_content or None
     marked_parts = _MARK.split(response)
     if len(marked_parts) > 1:
-        return marked_parts[-1].strip().split("\n", 1)[0].strip() or None
+        return strip_markdown(marked_parts[-1].strip().split("\n", 1)[0]) or None
     answer_ends = [match.end() for match in _ANSWERED.finditer(response)]
     if answer_ends:
-        sentence = _SENTENCE_END.split(response[answer_ends[-1] :].lstrip(), maxsplit=1)[0].strip()
+        rest = response[answer_ends[-1] :].lstrip()
+        emphasis = _EMPHASIS.match(rest)
+        rest = strip_markdown(emphasis[1] if emphasis else rest)
+        sentence = strip_markdown(_SENTENCE_END.split(rest, maxsplit=1)[0])
+        sentence = strip_markdown(_CONTRAST.split(sentence, maxsplit=1)[0])
         if sentence:
             return sentence
     if len(response) <= _MAX_BARE_ANSWER and not _PROSE.search(_COMMAND.sub(" ", response)):
-        return response.rpartition("=")[2].strip() or None
+        return strip_markdown(strip_markdown(response).rpartition("=")[2]) or None
     return extract_number(response)
 
 
-def normalize(text: str) -> str:
+def normalize(text: str, *, drop_unit: bool = True) -> str:
     r"""Converts an answer to its normal form.
 
-    Percents lose their sign: "10 %" is 10, as in the data set. Words after a number are a unit. A text that is
-    completely
-    inside \\text{...} is its words, in lowercase. "x and y" and "x or y" are the list x,y.
+    Percents lose their sign: "10 %" is 10, as in the data set. Words after a number are a unit unless they change the
+    number; `drop_unit` says whether units go. A text that is completely inside \\text{...} is its words, in lowercase.
+    "x and y" and "x or y" are the list x,y.
     """
     text = _SIGN.sub(lambda match: _SIGNS[match[0]], text.strip().strip("$").strip()).replace(r"\\", _ROWS)
     stripped = text.rstrip(".,;")
@@ -140,12 +196,12 @@ def normalize(text: str) -> str:
     text = (
         _LETTER.sub(r"\1", text_only[1].strip())
         if text_only
-        else _TEXT_COMMAND_ONLY.sub(r" \1 ", _drop_unit(text)).strip()
+        else _TEXT_COMMAND_ONLY.sub(r" \1 ", _drop_unit(text) if drop_unit else text).strip()
     )
-    text = _LETTER.sub(r"\1", _UNITS.sub(r"\1", text))
+    text = _LETTER.sub(r"\1", _UNITS.sub(r"\1", text) if drop_unit else text)
     if not text.startswith(("(", "[", r"\{")):
         text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
-    text = _MIXED.sub(_to_improper, text)
+    text = _SPACED_SCRIPT.sub(r"\1{\2}", _LOG_BASE.sub(r"\\log_{\1}", _MIXED.sub(_to_improper, text)))
     if text_only or _is_words(text):
         return " ".join(text.lower().split()) if len(text) > 1 else text
     text = _SPACES.sub(lambda match: (match[1] or "") + (" " if match[1] and match[2] else ""), _JOIN.sub(",", text))
@@ -168,7 +224,10 @@ def is_text(text: str) -> bool:
 def _drop_unit(text: str) -> str:
     r"""Drops a unit at the end; "x \\text{ or } y" has none there."""
     match = _TRAILING.search(text)
-    return text[: match.start()] if match and re.search(r"[\d})a-z]\s*$", text[: match.start()]) else text
+    if match is None or re.search(r"[\d})a-z]\s*$", text[: match.start()]) is None:
+        return text
+    after_number = _NUMBER.fullmatch(_SPACES.sub("", text[: match.start()])) is not None
+    return text[: match.start()] if is_harmless(match[1], after_number=after_number) else text
 
 
 def _is_words(text: str) -> bool:
