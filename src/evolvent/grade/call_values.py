@@ -52,7 +52,13 @@ class ParameterTypes:
             return candidates
         wrapper = {"type": "object", "properties": {"value": schema}}
         try:
-            fitting = [value for value in candidates if not find_argument_faults({"value": value}, wrapper)]
+            fitting = [
+                value
+                for value in candidates
+                # BFCL's schemas say {"type": "string", "default": null} of texts that may be null.
+                if (value is None and "default" in schema and schema["default"] is None)
+                or not find_argument_faults({"value": value}, wrapper)
+            ]
         except SampleInvalid:
             fitting = []
         types = _allowed_types(schema)
