@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.maths_pairs import TABLE, draw_pairs, grade_pairs, read_pairs
 from evolvent.grade.latex import extract_answer, extract_boxed
+from evolvent.grade.markdown import strip_markdown
 from evolvent.grade.maths import MathsGrader, decide
 from evolvent.grade.numbers import (
     exact_value,
@@ -16,7 +17,6 @@ from evolvent.grade.numbers import (
     has_base,
     has_ellipsis,
     is_inexact,
-    strip_markdown,
 )
 from evolvent.grade.quantities import compare_words, read_quantity
 

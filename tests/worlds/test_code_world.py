@@ -126,7 +126,9 @@ def test_programs_of_responses():
         "def other(x):\n    return x\n\n\ndef f(x)"
     )
     assert "@cached" not in extract_program("def f(x):\n    return 1", "f", prompt=helped)
-    assert extract_program("    return 1\nx = 2\n", "f", prompt="def f():\n") == "def f():\n    return 1\n"
+    # HumanEval's harness runs the prompt and the whole completion; what is not valid Python is cut.
+    assert extract_program("    return 1\nx = 2\n", "f", prompt="def f():\n") == "def f():\n    return 1\nx = 2\n"
+    assert extract_program("    return 1\nx = (\n", "f", prompt="def f():\n") == "def f():\n    return 1\n"
     assert extract_program("def f(:\n  broken", "f", prompt="def f():\n") == "def f(:\n  broken"
     assert extract_program("anything", "f") == "anything"
     for said in (
@@ -235,3 +237,33 @@ def test_a_copy_is_read_only_with_the_right_hash(tmp_path, monkeypatch):
         verify_file("own", tmp_path / "nowhere", accept_licence=True)
     with pytest.raises(ConfigError, match="own"):
         verify_file("owm", tmp_path)
+
+
+def test_fences_and_completions_are_those_of_models():
+    """A16: CommonMark's rules of fences, and completions as HumanEval's harness runs them."""
+    prompt = "def f(x):\n"
+    answer = "def f(x):\n    '''\n    ```\n    >>> f(1)\n    ```\n    '''\n    return x\n"
+    body = "def f(x):\n    return x\n"
+    indented = "".join(f"   {line}\n" for line in body.splitlines())
+    for said, program in (
+        (f"```python\n{answer}```", answer),
+        (f"~~~python\n{body}~~~", body),
+        (f"````python\n{answer}````", answer),
+        (f"1. First.\n\n   ```python\n{indented}   ```\n2. Done.", body),
+        (f"> ```python\n> {body.splitlines()[0]}\n> {body.splitlines()[1]}\n> ```", body),
+        (f"<think>\n```python\ndef f(x):\n    return 0\n```\n</think>\n```python\n{body}```", body),
+        (f"```python\n{body}", body),
+    ):
+        assert extract_program(said, "f", prompt=prompt) == program, said
+    for completion in (
+        "    return helper(x)\n\n\ndef helper(x):\n    return x\n",
+        "    y = x\n# half way\n    return y\n",
+        "    y = '''\nno indent\n'''\n    return y and x\n",
+    ):
+        program = extract_program(completion, "f", prompt=prompt)
+        assert program == prompt + completion
+        namespace: dict = {}
+        exec(program, namespace)  # noqa: S102
+        assert namespace["f"](5) == 5
+    cut = extract_program("    return x\n\ndef g(x):\n    return 'no end\n", "f", prompt=prompt)
+    assert cut == "def f(x):\n    return x\n\n"

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from evolvent.grade.base import Grade
+from evolvent.grade.markdown import strip_markdown
+from evolvent.grade.thoughts import split_thoughts
 
 __all__ = ["Expression", "check_lines", "grade_countdown", "grade_expression", "grade_lines", "parse_expression"]
 
@@ -48,6 +50,8 @@ _SIGNS = {
 _SIGN = re.compile("|".join(re.escape(sign) for sign in sorted(_SIGNS, key=len, reverse=True)))
 _TOKEN = re.compile(r"\s*(?:(\d{1,9})(?![\d.])|([-+*/()]))")
 _ANSWERED = re.compile(r"\banswer\s*(?:is|:)\s*:?", re.IGNORECASE)
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _GOLD = re.compile(r"make (\d{1,9}) from (\d{1,9}(?: \d{1,9}){0,19})")
 _VALUE = r"(-?\d{1,9}(?:/\d{1,9})?)"
 _LINE = re.compile(rf"{_VALUE} ([-+*/]) {_VALUE} = {_VALUE} \(left: ?([-0-9/ ]*)\)")
@@ -146,12 +150,20 @@ def _parse_strict(text: str) -> Expression:
 
 
 def _extract_answer(response: str) -> str | None:
-    """Extracts the answer of a response: after the last "answer is", otherwise its last line that is not empty."""
+    """Extracts the answer of a response without markdown.
+
+    It is the last box or `<answer>`, else what follows the last "answer is", else the last line that is not empty.
+    """
+    response = split_thoughts(response, leading=False)[0]
+    marked = _TAGGED.findall(response) or _BOXED.findall(response)
+    if marked:
+        return strip_markdown(marked[-1]).rstrip(" .") or None
     answer_ends = [match.end() for match in _ANSWERED.finditer(response)]
-    lines = [line.strip() for line in response[answer_ends[-1] if answer_ends else 0 :].splitlines() if line.strip()]
+    lines = [line.strip() for line in response[answer_ends[-1] if answer_ends else 0 :].splitlines()]
+    lines = [line for line in lines if line.strip("`~*_ ")]
     if not lines:
         return None
-    return (lines[0] if answer_ends else lines[-1]).rstrip(" .")
+    return strip_markdown((lines[0] if answer_ends else lines[-1]).rstrip(" .")).rstrip(" .")
 
 
 def grade_expression(response: str, numbers: Sequence[int], target: int) -> Grade:
@@ -167,6 +179,8 @@ def grade_expression(response: str, numbers: Sequence[int], target: int) -> Grad
     if answer is None:
         return Grade(correct=False, extracted=None, why="an empty answer")
     left, _, right = answer[: 2 * _MAX_CHARS].partition("=")
+    if left.strip(" $") == str(target) and re.search(r"\d\D+\d", right):
+        left, right = right, left  # the target stands first
     try:
         expression = _parse_strict(left)
     except _InvalidExpression as error:

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-from evolvent.grade.numbers import extract_number, parse_number, strip_markdown
+from evolvent.grade.markdown import strip_markdown
+from evolvent.grade.numbers import extract_number, parse_number
 from evolvent.grade.quantities import is_harmless
 
 __all__ = ["Parts", "extract_answer", "extract_boxed", "is_text", "normalize", "parse_plain_number", "split_sequence"]

@@ -22,7 +22,8 @@ from weakref import finalize
 from evolvent.errors import GraderTimeout, ScoringError
 from evolvent.grade.base import Grade
 from evolvent.grade.latex import Parts, extract_answer, is_text, normalize, parse_plain_number, split_sequence
-from evolvent.grade.numbers import exact_value, has_base, has_ellipsis, is_inexact, strip_markdown
+from evolvent.grade.markdown import strip_markdown
+from evolvent.grade.numbers import exact_value, has_base, has_ellipsis, is_inexact
 from evolvent.grade.quantities import Quantity, compare_words, read_quantity
 from evolvent.workers import Workers
 

@@ -22,7 +22,6 @@ __all__ = [
     "has_ellipsis",
     "is_inexact",
     "parse_number",
-    "strip_markdown",
     "text_after_mark",
 ]
 
@@ -38,7 +37,6 @@ _NUMBER = re.compile(
     rf"{_SIGN}(?:\\?\$\s*[-\u2212]?)?(?<![\w.])(?:{_DIGITS})(?:{_SCIENCE}|(?:{_MIXED}|\s*/\s*\d+(?!\.\d))?)"
 )
 _PARSED = re.compile(r"([-+]*)(?:(\d{1,9})\s+(?=\d+/))?(\d*)(?:\.(\d*))?(?:[eE]([-+]?\d{1,2})(?!\d*/)|/(\d+))?")
-_EMPHASIS = re.compile(r"^(?:\*\*|__|`)+|(?:\*\*|__|`)+(?=[.,;:]*$)|(?<=[.,;:])(?:\*\*|__|`)+$")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _MIXED_FRACTION = re.compile(r"(\d)\s*(?=\\[dt]?frac\s*\{)")
 _SPACE_AROUND_SIGNS = re.compile(
@@ -70,18 +68,6 @@ def extract_number(text: str) -> str | None:
         return _first_number(_simplify(boxed))
     numbers = [match[0] for match in _NUMBER.finditer(_simplify(text))]
     return numbers[-1].strip() if numbers else None
-
-
-def strip_markdown(text: str) -> str:
-    """Removes marks of emphasis and code around a text, also where only one end of it has them."""
-    text = text.strip()
-    while True:
-        stripped = _EMPHASIS.sub("", text).strip()
-        if stripped.startswith(("*", "_")) and stripped.endswith(stripped[0]) and len(stripped) > 2:
-            stripped = stripped[1:-1].strip()
-        if stripped == text or not stripped:
-            return stripped
-        text = stripped
 
 
 def parse_number(text: str) -> Fraction | None:

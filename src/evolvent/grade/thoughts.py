@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-__all__ = ["FindCall", "find_thoughts", "mask_thoughts", "opens_thought", "remove_thoughts"]
+__all__ = ["FindCall", "find_thoughts", "mask_thoughts", "opens_thought", "remove_thoughts", "split_thoughts"]
 
 FindCall = Callable[[str, int], tuple[int, int] | None]
 """A function that returns the start and the end of the first complete call from a position; None without a call."""
@@ -88,3 +88,31 @@ def remove_thoughts(text: str, *, is_open: bool = False, find_call: FindCall | N
         parts.append(text[position:start])
         position = end
     return "".join([*parts, text[position:]]).strip()
+
+
+def split_thoughts(text: str, *, leading: bool = True) -> tuple[str, str]:
+    """Returns a reply without its thoughts, and the thoughts without their marks, apart by empty lines.
+
+    Args:
+        text: The reply.
+        leading: Whether only thoughts before all other text count, so that an argument or a program may hold the marks.
+            A closing mark alone then counts only at the beginning or the end of a line.
+    """
+    spans = find_thoughts(text)
+    if leading:
+        position, first, closing_marks = 0, list[tuple[int, int]](), tuple(_MARKS.values())
+        for start, end in spans:
+            mark_line = text[text.rfind("\n", 0, end) + 1 :].split("\n", 1)[0].strip()
+            is_opened = _MARK.match(text[start:].lstrip()) is not None
+            is_alone = is_opened or mark_line.startswith(closing_marks) or mark_line.endswith(closing_marks)
+            if text[position:start].strip() or not is_alone:
+                break
+            first.append((start, end))
+            position = end
+        spans = first
+    thoughts = [_MARK.sub("", text[start:end]).strip() for start, end in spans]
+    parts, position = list[str](), 0
+    for start, end in spans:
+        parts.append(text[position:start])
+        position = end
+    return "".join([*parts, text[position:]]).strip(), "\n\n".join(filter(None, thoughts))

@@ -19,6 +19,8 @@ from itertools import chain
 from typing import Literal
 
 from evolvent.errors import ConfigError, unknown_name_problem
+from evolvent.grade.markdown import find_code_span
+from evolvent.grade.thoughts import split_thoughts
 
 __all__ = [
     "OPERATIONS",
@@ -38,7 +40,6 @@ __all__ = [
 
 OPERATIONS: tuple[str, ...] = ("CLICK", "TYPE", "SELECT")
 """What can be done with an element."""
-_QUOTED = re.compile(r"`([^`]*)`")
 _ACTION = re.compile(r"(?:(CLICK|TYPE|SELECT)\s*)?\[([^\[\]]*)\](?:\s*\[(.*)\])?", re.DOTALL)
 _MARKS = frozenset(string.punctuation)
 
@@ -78,9 +79,9 @@ class ParseFailure:
 
 
 def parse_reply(text: str) -> WebAction | ParseFailure:
-    """Parses the action in the first backquoted span of a reply."""
-    span = _QUOTED.search(text)
-    return ParseFailure(text, "there is nothing between back quotes") if span is None else parse_action(span[1])
+    """Parses the action in the first code span of a reply, behind its thoughts."""
+    span = find_code_span(split_thoughts(text, leading=False)[0])
+    return ParseFailure(text, "there is nothing between back quotes") if span is None else parse_action(span[2])
 
 
 def parse_action(text: str) -> WebAction | ParseFailure:

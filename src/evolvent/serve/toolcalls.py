@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from evolvent.errors import EvolventError, InvalidAction, SampleInvalid, boundary, find_nearest
+from evolvent.grade.markdown import unwrap
+from evolvent.grade.thoughts import split_thoughts
 from evolvent.messages import Call, Tool
 from evolvent.serve.wire import decode_json, to_json
 from evolvent.trajectory import Task
@@ -157,17 +159,22 @@ def _parse_error(text: str) -> InvalidAction:
     return InvalidAction("no call of a tool", value=text, expected='NAME {"argument": value}')
 
 
+_ACTION_LABEL = re.compile(r"(?:\*\*|__)?Action(?:\*\*|__)?:(?:\*\*|__)?")
+_THOUGHT_LABEL = re.compile(r"\A(?:\*\*|__)?Thought(?:\*\*|__)?:(?:\*\*|__)?")
+
+
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
     """A thought, then a call: the text after the last line that begins with `Action:`, else the last line."""
 
     def parse(self, text: str) -> Parsed:
-        lines = text.strip().split("\n")
-        action_lines = [number for number, line in enumerate(lines) if line.startswith("Action:")]
+        visible, inner_thought = split_thoughts(text)
+        lines = visible.split("\n")
+        action_lines = [number for number, line in enumerate(lines) if _ACTION_LABEL.match(line)]
         start = action_lines[-1] if action_lines else len(lines) - 1
-        call = parse_call("\n".join(lines[start:]).removeprefix("Action:"))
-        thought = "\n".join(lines[:start]).strip().removeprefix("Thought:").strip()
-        return Parsed(format_call(call), thought or None)
+        call = parse_call(unwrap(_ACTION_LABEL.sub("", "\n".join(lines[start:]), count=1), ("`",)))
+        thought = _THOUGHT_LABEL.sub("", "\n".join(lines[:start]).strip(), count=1).strip()
+        return Parsed(format_call(call), "\n\n".join(filter(None, (inner_thought, thought))) or None)
 
     def render(self, parsed: Parsed) -> str:
         thought = f"Thought: {parsed.thought}\n" if parsed.thought else ""

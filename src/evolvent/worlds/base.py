@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ from evolvent.errors import (
     boundary,
     unknown_name_problem,
 )
+from evolvent.grade.markdown import split_at_label, strip_markdown, unwrap
+from evolvent.grade.thoughts import split_thoughts
 from evolvent.trajectory import JsonObject, Score, Task, Value, sample_seed
 
 __all__ = [
@@ -86,15 +89,25 @@ class Grammar(Protocol):
         ...
 
 
+_FENCE_LINE = re.compile(r"(?:`{3,}|~{3,})[\w+-]*")
+_MARKED = re.compile(r"[<\[◁]|^[*`]")  # what thoughts and emphasis begin with
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """The whole text is the action."""
+    """The whole text is the action.
+
+    A thought in its marks is not part of it, nor are marks of emphasis and back quotes around one line.
+    """
 
     def parse(self, text: str) -> Parsed:
-        action = text.strip()
+        action, thought = text.strip(), ""
+        if _MARKED.search(action):
+            action, thought = split_thoughts(text)
+            action = action if "\n" in action else unwrap(action, ("**", "`"))
         if not action:
             raise InvalidAction("an empty action", value=text, expected="the text of one action")
-        return Parsed(action)
+        return Parsed(action, thought or None)
 
     def render(self, parsed: Parsed) -> str:
         return parsed.action
@@ -102,19 +115,32 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class ReAct:
-    """`Thought:\\n...\\n\\nAction:\\n...` (AgentGym): split at the last `Action:`; one line of action."""
+    """`Thought:\\n...\\n\\nAction:\\n...` (AgentGym): split at the last `Action:`; one line of action.
+
+    Labels and the action may be emphasized, and the action may be in quotes, back quotes or a fence. A label inside of
+    a thought in its marks (`<think>`) does not count.
+    """
 
     def parse(self, text: str) -> Parsed:
-        before, marker, after = text.rpartition("Action:")
-        action = after.strip().split("\n", 1)[0].strip()
-        if not marker or not action:
+        visible, inner_thought = split_thoughts(text, leading=False)
+        parts = split_at_label(visible, "Action")
+        action = "" if parts is None else _first_line(parts[1])
+        if parts is None or not action:
             raise InvalidAction("no action in the text", value=text, expected="'Thought: ...' then 'Action: ...'")
-        thought = before.partition("Thought:")[2].strip() if "Thought:" in before else before.strip()
-        return Parsed(action, thought or None)
+        thought_parts = split_at_label(parts[0], "Thought", last=False)
+        thought = strip_markdown((parts[0] if thought_parts is None else thought_parts[1]).rstrip("#> \n"))
+        return Parsed(action, "\n\n".join(filter(None, (inner_thought, thought))) or None)
 
     def render(self, parsed: Parsed) -> str:
         thought = f"Thought:\n{parsed.thought}\n\n" if parsed.thought else ""
         return f"{thought}Action:\n{parsed.action}"
+
+
+def _first_line(text: str) -> str:
+    """Returns the first line of an action without marks around it; a fence is not a line."""
+    lines = (line.strip() for line in text.split("\n"))
+    lines = (line[:-2].rstrip() if line.endswith("**") and line.count("**") == 1 else line for line in lines)
+    return next((unwrap(line) for line in lines if line.strip("`~*_ ") and not _FENCE_LINE.fullmatch(line)), "")
 
 
 Info = JsonObject

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from evolvent.errors import InvalidAction
+from evolvent.grade.thoughts import split_thoughts
 from evolvent.worlds.base import Parsed
 
 __all__ = ["Fenced", "extract_query"]
@@ -37,11 +38,12 @@ class Fenced:
 
     def parse(self, text: str) -> Parsed:
         """Parses the query and the thought of a model's text; raises InvalidAction if there is no query."""
-        action, preamble = extract_query(text)
+        visible, inner_thought = split_thoughts(text)
+        action, preamble = extract_query(visible)
         if not action:
             raise InvalidAction("no query in the text", value=text, expected="one query in a ```sql block")
         thought = preamble.strip().removeprefix("Thought:").removesuffix("Action:").strip()
-        return Parsed(action, thought or None)
+        return Parsed(action, "\n\n".join(filter(None, (inner_thought, thought))) or None)
 
     def render(self, parsed: Parsed) -> str:
         """Renders a query, with its thought if there is one."""

@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from evolvent.errors import InvalidAction
+from evolvent.grade.markdown import unwrap
+from evolvent.grade.thoughts import split_thoughts
 from evolvent.messages import Call
 from evolvent.trajectory import Json
 from evolvent.worlds.base import Parsed
@@ -30,8 +32,8 @@ STYLES: tuple[Style, ...] = ("plain", "json")
 
 _MAX_CALL_LENGTH = 8192  # characters of one call
 _INPUT = re.compile(r"\s*with\s+Action\s+Input\s*:\s*")
-_LABEL = re.compile(r"^[ \t]*Action:[ \t]*", re.MULTILINE)
-_THOUGHT = re.compile(r"^\s*Thought:\s*")
+_LABEL = re.compile(r"^[ \t>]*(?:\*\*|__)?Action(?:\*\*|__)?:(?:\*\*|__)?[ \t]*", re.MULTILINE)
+_THOUGHT = re.compile(r"^\s*(?:\*\*|__)?Thought(?:\*\*|__)?:(?:\*\*|__)?\s*")
 _DATE = r"[0-9]{4}\s?-\s?[0-9]{2}\s?-\s?[0-9]{2}(?![\w-])"
 _NUMBER = r"-?\s?[0-9]+(?:\s?\.\s?[0-9]+)?(?![\w.])"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -64,14 +66,17 @@ class ToolGrammar:
         Raises:
             InvalidAction: the text contains no action.
         """
-        labels = list(_LABEL.finditer(text))
+        visible, inner_thought = split_thoughts(text)
+        labels = list(_LABEL.finditer(visible))
         if not labels:
-            preamble, action = "", text.strip()
+            preamble, action = "", visible.strip()
         else:
-            preamble, action = text[: labels[-1].start()], text[labels[-1].end() :].strip()
+            preamble, action = visible[: labels[-1].start()], visible[labels[-1].end() :].strip()
+        action = action if "\n" in action else unwrap(action.removesuffix("**"), ("`",))
         if not action:
             raise InvalidAction(_EXPECTED, value=text)
-        return Parsed(action, _THOUGHT.sub("", preamble).strip() or None)
+        thought = _THOUGHT.sub("", preamble).strip()
+        return Parsed(action, "\n\n".join(filter(None, (inner_thought, thought))) or None)
 
     def render(self, parsed: Parsed) -> str:
         """Renders `Thought: ...`, an empty line and `Action: ...`; a short action without a thought stands alone."""

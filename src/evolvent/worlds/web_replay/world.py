@@ -26,6 +26,8 @@ from evolvent.errors import (
     WorldError,
     unknown_name_problem,
 )
+from evolvent.grade.markdown import find_code_span
+from evolvent.grade.thoughts import split_thoughts
 from evolvent.grade.web_actions import (
     ParseFailure,
     ScoringRules,
@@ -59,11 +61,12 @@ class WebGrammar:
 
     def parse(self, text: str) -> Parsed:
         """Parses the action and the thought; raises InvalidAction if there is no text between back quotes."""
-        thought, quote, after_quote = text.partition("`")
-        action, closing_quote, _ = after_quote.partition("`")
-        if not quote or not closing_quote or not action.strip():
+        visible, inner_thought = split_thoughts(text, leading=False)
+        span = find_code_span(visible)
+        if span is None:
             raise InvalidAction("nothing between back quotes", value=text, expected="`CLICK [id]`")
-        return Parsed(action.strip(), thought.strip() or None)
+        thought = visible[: span[0]].strip().removesuffix("**").strip()
+        return Parsed(span[2].strip(), "\n\n".join(filter(None, (inner_thought, thought))) or None)
 
     def render(self, parsed: Parsed) -> str:
         """Renders the thought, if there is one, and the action between back quotes."""
