@@ -111,6 +111,8 @@ def test_a_box_without_braces_takes_an_argument_of_tex(text, inside):
         (r"12\text{ million}", "12", False),
         (r"12\text{ million}", "12000000", True),
         (r"10\text{ cm}", "10", True),
+        (r"\(\frac{270}7\text{ degrees}\)", r"\frac{270}7\text{ degrees}", True),
+        (r"\[10\text{ cm}\].", "10", True),
         (r"n \text{ is even}", r"n \text{ is even}", True),
         # A10: exact numbers.
         ("1/2006!", "1/2004!", False),

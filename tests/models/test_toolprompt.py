@@ -395,6 +395,15 @@ def test_texts_stay_texts_in_every_form(text):
         assert plain(prompt.parse_calls(prompt.render(sample).target, sample)) == calls
 
 
+def test_a_target_whose_value_has_another_type_than_its_schema_is_written():
+    """Data sets give numbers as texts; such a row is learned as the template writes it."""
+    prompt = ChatTools(byte_level_tokenizer(template_text("qwen3_6.jinja")))
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "o": {"type": "string"}}}
+    calls = (Call("f", {"n": "5", "o": None}),)
+    sample = CallSample("s", (Message("user", "hi"),), (Tool("f", "", schema),), calls)
+    assert prompt.parse_calls(prompt.render(sample).target, sample) == (Call("f", {"n": 5, "o": "null"}),)
+
+
 def test_a_target_that_would_be_read_as_other_calls_is_refused():
     prompt = ChatTools(byte_level_tokenizer(template_text("qwen3_6.jinja")))
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}

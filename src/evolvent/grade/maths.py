@@ -42,6 +42,7 @@ _OPAQUE = re.compile(
     r"\\(?:triangle|angle|overline|vec|overrightarrow|widehat|hat|bar|prime|perp|parallel)(?![A-Za-z])|'"
 )
 _AMBIGUOUS_SLASH = re.compile(r"/\d+(?:[A-Za-z(]|\\(?!end)[a-z])")
+_MATHS_MARKS = re.compile(r"^\s*\\[(\[]\s*|\s*\\[)\]](?=[.\s]*$)")
 _TIMES_TEN = re.compile(r"(?<=\d)\s*[x×]\s*10\s*\^")
 _FUNCTION_OF_DEGREES = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc))\s*[({]?\s*(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)\s*[)}]?"
@@ -97,7 +98,7 @@ def _decide(answer: str, gold: str) -> tuple[bool | None, bool]:
 
 def _clean(text: str) -> str:
     r"""Returns an answer without markdown, with `x` for times as a sign, and with radians inside of functions."""
-    text = _TIMES_TEN.sub(r"\\times 10^", strip_markdown(text))
+    text = _TIMES_TEN.sub(r"\\times 10^", _MATHS_MARKS.sub("", strip_markdown(text)))
     return _FUNCTION_OF_DEGREES.sub(r"\1(\\frac{\2\\pi}{180})", text)
 
 

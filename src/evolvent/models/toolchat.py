@@ -141,10 +141,7 @@ class ChatTools:
             raise SampleInvalid(
                 f"sample {sample.id!r}: its calls cannot be read back: {error}", value=target
             ) from error
-        read, written = (
-            [(call.name, canonical_json(dict(call.arguments))) for call in own] for own in (calls, sample.calls)
-        )
-        if read != written:
+        if list(map(_write_bare, calls)) != list(map(_write_bare, sample.calls)):
             raise SampleInvalid(
                 f"sample {sample.id!r}: its calls change when they are read back", value=calls, expected=sample.calls
             )
@@ -206,6 +203,15 @@ class ChatTools:
             )
         except (TemplateError, ValueError, TypeError) as error:
             raise SampleInvalid(f"sample {sample.id!r}: the chat template cannot write it", value=str(error)) from error
+
+
+_CONSTANTS = {"None": "null", "True": "true", "False": "false"}
+
+
+def _write_bare(call: Call) -> tuple[str, dict[str, str]]:
+    """Returns a call with its values as bare text: a value whose type its schema does not have is not another value."""
+    texts = {key: value if isinstance(value, str) else canonical_json(value) for key, value in call.arguments.items()}
+    return call.name, {key: _CONSTANTS.get(text, text) for key, text in texts.items()}
 
 
 def _render_frame(tokenizer: PreTrainedTokenizerBase) -> str:
