@@ -59,8 +59,8 @@ def test_facts_are_read_from_headers(tmp_path):
     assert read_model_facts("xs") == ModelFacts(0, is_pretrained=False)
     adapt(policy, AdapterConfig(kind="lora", targets=("all-linear",)), seed=0).save(tmp_path / "adapted")
     assert read_model_facts(str(tmp_path / "adapted")).has_adapter
-    with pytest.raises(ConfigError, match="unknown policy"):
-        read_model_facts(str(tmp_path / "nowhere"))
+    missing = ModelFacts(0, is_pretrained=False)
+    assert read_model_facts(str(tmp_path / "nowhere")) == missing, "loading it explains why"
 
 
 def test_a_command_tells_what_it_filled_in(capsys):
