@@ -15,36 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from repeating_stages import Slow, Times
 
 from evolvent.curate.shards import list_shards, read_shard, write_rows
 from evolvent.curate.stages import apply_stages, shard_cache_path, transform
 from evolvent.errors import ConfigError, CorruptRecord, NothingToLearn, SampleInvalid
 
 ROWS = [{"n": n, "text": f"row {n} \u2028 ä"} for n in range(25)]
-
-
-@dataclass(frozen=True)
-class Times:
-    """Repeats a row; refuses multiples of seven."""
-
-    count: int = 2
-    name: str = "times"
-    version: int = 1
-
-    def parameters(self):
-        return {"count": self.count}
-
-    def __call__(self, row):
-        if row["n"] % 7 == 0:
-            raise SampleInvalid("a multiple of seven", value=row["n"])
-        return [{**row, "copy": k} for k in range(self.count)]
-
-
-@dataclass(frozen=True)
-class Slow(Times):
-    def __call__(self, row):
-        time.sleep(0.02)
-        return super().__call__(row)
 
 
 def written(path, rows=ROWS):
@@ -120,7 +97,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path):
     path, cache = written(tmp_path / "a.jsonl"), tmp_path / "cache"
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "
-        "from test_data_stages import Slow; "
+        "from repeating_stages import Slow; "
         "from evolvent.curate.shards import list_shards; from evolvent.curate.stages import transform; "
         "folder = Path(sys.argv[2]); transform(list_shards(folder / 'a.jsonl', rows=2), [Slow()], "
         "folder / 'o.jsonl', cache=folder / 'cache')"

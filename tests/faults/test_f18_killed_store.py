@@ -12,10 +12,12 @@ from evolvent.store.store import Store
 # many finished episodes. A writer appends episodes from `first` on, every 3rd streamed, and seals after every 5th.
 # It tells of an episode, in a file, when it is finished: that one must never be lost.
 FORKER = """
-import os, signal, sys, time
+import contextlib, os, signal, sys, time
 from pathlib import Path
 import pyarrow.parquet, pyarrow.compute
 import evolvent.store.query
+with contextlib.suppress(ImportError):  # pyarrow imports it for its first table, so each writer would do so anew
+    import pandas
 from small_store import episode
 from evolvent.store.store import Store
 

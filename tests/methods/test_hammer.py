@@ -9,6 +9,7 @@ from evolvent.curate.masking import MaskSpec
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, NothingToLearn
 from evolvent.grade.calls import CallGrade
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.taught import build_demonstration
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.methods.hammer import PLAIN, HammerConfig, build_demonstrations, hammer
@@ -58,7 +59,8 @@ def sample(number, thing, other, place):
 
 
 ONE = {"style": "snake", "words": PIECES, "pieces": (1, 1)}
-MASKED = {"ratio": 0.8, "share": 0.0, "tokens": 48_000, **ONE}
+MASKED = {"ratio": 0.8, "share": 0.0, "tokens": 32_000, **ONE}
+TRAIN = TrainConfig(lr=3e-3, weight_decay=0.0, warmup_steps=2, batch_tokens=512)  # more updates of fewer tokens
 PLACES = ("oslo", "rome", "bern", "kiev")
 SAMPLES = [sample(n, THINGS[n % 4], THINGS[(n % 4 + 1 + n // 16) % 4], PLACES[n // 4 % 4]) for n in range(32)]
 
@@ -105,8 +107,8 @@ def learned(policy, tmp_path_factory):
     """Two policies of one world of four tools: plain, and masked."""
     found = {}
     for name, more in (("plain", PLAIN), ("masked", MASKED)):
-        with run_of(tmp_path_factory.mktemp(name), Spell()) as run:
-            config = HammerConfig(**{"copies": 60, "tokens": 24_000, **more})
+        with run_of(tmp_path_factory.mktemp(name), Spell(), train=TRAIN) as run:
+            config = HammerConfig(**{"copies": 60, "tokens": 6_000, **more})
             found[name] = hammer(policy, SAMPLES, config=config, run=run, prompt=Compact(), dialect=policy.dialect)
     return found
 
