@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 FOLDER = RESULTS / "search"
-_HELD_OUT = {"dev": 200, "test": 400}
+_HELD_OUT, _QUICK_HELD_OUT = {"dev": 200, "test": 400}, {"dev": 60, "test": 60}
 TRAIN = TrainConfig(lr=3e-3, batch_tokens=512)
 
 
@@ -171,7 +171,8 @@ QUICK: Mapping[str, Base] = {
 
 @cache
 def _world(base: Base) -> World:
-    return base.world(sizes=Sizes(train=base.pool, **_HELD_OUT), **dict(base.settings))
+    held_out = _QUICK_HELD_OUT if base in QUICK.values() else _HELD_OUT
+    return base.world(sizes=Sizes(train=base.pool, **held_out), **dict(base.settings))
 
 
 def _tasks(base: Base, split: str) -> list[Task]:
