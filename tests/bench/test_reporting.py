@@ -19,6 +19,7 @@ OTHERS = {  # modules that can be run and measure nothing by themselves
     "study": "packs and unpacks what studies keep",
     "bfcl_peer": "the other side of bfcl, in a Python of its own",
     "household_official": "the official engine behind a pipe",
+    "maths_pairs": "writes the pairs that a test grades",
     "page": "makes docs/benchmarks.md",
     "policy_server_sides": "sides of policy_server, behind pipes",
     "select_sides": "a side of select, in a process of its own",
