@@ -26,6 +26,7 @@ from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvolConfig, agentevol
 from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.placement import multiplies_bfloat16
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Task
 from evolvent.view import read_run, summary
@@ -84,8 +85,9 @@ PRETRAINED: Mapping[str, object] = {
     "demonstrations": [40],
     "explore": 60,
     "adapter": {"kind": "lora", "rank": 16, "alpha": 32, "targets": ["all-linear"]},
+    **({"dtype": "bfloat16", "train": {"dtype": "bfloat16"}} if multiplies_bfloat16() else {}),
     "method": {"iterations": 2, "samples_per_task": 3},
-    "panel": {"limit": 40},
+    "panel": {"limit": 25},
     "slots": 64,
 }
 

@@ -4,9 +4,9 @@ Of a small model in float32 it holds fused copies of the weights (query-key-valu
 taken when the engine syncs: there the calls cost more than the numbers. Of other models it reads the model's own
 weights and copies those of queries, keys and values alone: a second copy would double the memory, and matrix products
 read `[out, in]` at least as fast (bfloat16, one core of an EPYC with AVX512-BF16: the head of SmolLM2 over 32 rows
-takes 6.9 ms, and 11.2 ms over a transposed copy). Linear layers see the flat list of new tokens. Queries and keys are stored with
-the pairs that RoPE turns side by side, so that a rotation is one complex product; scores do not change under that
-permutation.
+takes 6.9 ms, and 11.2 ms over a transposed copy). Linear layers see the flat list of new tokens. Queries and keys are
+stored with the pairs that RoPE turns side by side, so that a rotation is one complex product; scores do not change
+under that permutation.
 
 Forwards of one new token per row, recorded as CUDA graphs: a device waits for nobody to launch the next kernel.
 

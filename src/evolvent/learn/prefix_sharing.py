@@ -8,6 +8,7 @@ row are therefore chosen for the least work. (The same idea for groups of sample
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _TRIAL_TOKENS = 24  # tokens of the sequences that a model is tried on
-_TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}
+_MAX_DIFFERENCE = 1e-4  # of a log-probability in float32
+_MEAN_DIFFERENCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of models that are too large for a copy in float32
+_MAX_COPIED = 10_000_000  # weights of a model that is tried in float32
 
 __all__ = [
     "PrefixSharing",
@@ -205,6 +208,8 @@ def _separates_sequences(model: PreTrainedModel) -> bool:
         for ids in trial_ids
     ]
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    if dtype in _MEAN_DIFFERENCE and sum(weight.numel() for weight in model.parameters()) < _MAX_COPIED:
+        model, dtype = copy.deepcopy(model).float(), torch.float32
     with torch.no_grad(), eval_mode(model):
         try:
             with report_memory_errors((2, size), "practise with a smaller model"):
@@ -218,7 +223,13 @@ def _separates_sequences(model: PreTrainedModel) -> bool:
         except (ValueError, TypeError, IndexError, RuntimeError) as problem:  # it takes no mask of four dimensions, say
             log.info("rows of a %s model are not shared: %s", model.config.model_type, problem)
             return False
-    is_equal = bool((separate_logprobs - shared_logprobs).abs().max() <= _TOLERANCE.get(dtype, 1e-4))
+    difference = (separate_logprobs - shared_logprobs).abs()
+    # The largest of many rounded numbers says little: 0.21 for SmolLM2 in bfloat16, where the mean is 0.02.
+    is_equal = bool(
+        difference.mean() <= _MEAN_DIFFERENCE[dtype]
+        if dtype in _MEAN_DIFFERENCE
+        else difference.max() <= _MAX_DIFFERENCE
+    )
     if not is_equal:
         log.info("rows of a %s model are not shared: it mixes sequences of a row", model.config.model_type)
     return is_equal

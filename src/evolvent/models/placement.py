@@ -27,6 +27,7 @@ __all__ = [
     "check_memory",
     "find_device",
     "find_dtype",
+    "multiplies_bfloat16",
 ]
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -104,6 +105,16 @@ def find_dtype(name: str) -> torch.dtype | None:
         raise ConfigError([unknown_name_problem("dtype", name, get_args(DtypeName), location="dtype")])
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     return dtypes.get(name)
+
+
+def multiplies_bfloat16() -> bool:
+    """Returns whether this CPU multiplies matrices of bfloat16 itself; others convert them, which is slower than
+    float32.
+    """
+    import torch
+
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(getattr(torch.cpu, name, lambda: False)()) for name in names)
 
 
 def check_memory(what: str, needed_bytes: int, device: torch.device) -> None:

@@ -510,7 +510,10 @@ class LocalBackend:
     def _train_config(self, policy: Policy) -> TrainConfig:
         """Returns the settings of imitation; what nobody set follows from a pretrained policy."""
         facts, config = _pretrained_facts(policy), self.train or TrainConfig()
-        return config if facts is None else fill_settings(config, train_settings(facts))
+        if facts is None:
+            return config
+        layout = resolve_rl_layout(config.layout, policy.model)  # the instructions of episodes are read once
+        return fill_settings(config, train_settings(facts)).model_copy(update={"layout": layout})
 
     def _rl_train_config(self, policy: Policy) -> TrainConfig:
         """Returns the settings of reinforcement learning; what nobody set follows from a pretrained policy."""
