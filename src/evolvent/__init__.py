@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from evolvent.scale.evaluation import evaluate
     from evolvent.scale.initial import collect_demonstrations, make_policy
     from evolvent.scale.local_backend import local_run
+    from evolvent.scale.train_grpo import train_grpo
     from evolvent.store.store import Store
     from evolvent.trajectory import Annotation, Generation, Score, Start, Step, Task, Trajectory
     from evolvent.view import report
@@ -54,6 +55,7 @@ _HOMES = {
     "scale.evaluation": ("evaluate",),
     "scale.initial": ("collect_demonstrations", "make_policy"),
     "scale.local_backend": ("local_run",),
+    "scale.train_grpo": ("train_grpo",),
     "store.store": ("Store",),
     "trajectory": ("Annotation", "Generation", "Score", "Start", "Step", "Task", "Trajectory"),
     "view": ("report",),
@@ -119,6 +121,7 @@ __all__ = [
     "search",
     "store",
     "tiny_policy",
+    "train_grpo",
     "weighted_nll",
     "worlds",
 ]

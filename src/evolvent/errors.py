@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 __all__ = [
@@ -73,7 +75,9 @@ __all__ = [
     "WorldError",
     "WrongStep",
     "boundary",
+    "find_location",
     "find_nearest",
+    "shorten_path",
     "unknown_name_problem",
 ]
 
@@ -378,6 +382,30 @@ def boundary(kind: type[EvolventError], activity: str, **context: object) -> Ite
     except Exception as error:
         details = ", ".join(f"{key} {value}" for key, value in context.items())
         raise kind(f"{activity}{' (' + details + ')' if details else ''}: {type(error).__name__}: {error}") from error
+
+
+def find_location(error: BaseException) -> str:
+    """Returns `FILE:LINE` of the user's code that raised an error: the innermost frame outside of packages.
+
+    It is the place where the user's function called something that failed, or failed itself. It is empty where only
+    packages were running.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_package_file(frame.filename)]
+    return f"{shorten_path(own[-1].filename)}:{own[-1].lineno}" if own else ""
+
+
+def shorten_path(path: str) -> str:
+    """Returns a path relative to the working folder where it lies below that, and else the file's name alone."""
+    try:
+        return str(Path(path).resolve().relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return Path(path).name
+
+
+def _is_package_file(filename: str) -> bool:
+    folders = (str(Path(__file__).parent), str(Path(traceback.__file__).parent))
+    return filename.startswith((*folders, "<frozen")) or "site-packages" in filename or "dist-packages" in filename
 
 
 def find_nearest(name: str, choices: Iterable[str]) -> str | None:

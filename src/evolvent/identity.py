@@ -1,4 +1,4 @@
-"""Identities of configurations: digests that stay the same when classes and fields are renamed.
+"""Identities of configurations: digests that stay the same when classes and fields are renamed; and of code.
 
 A stage of a run is known by what it depends on. `fingerprint` is the digest of a value's canonical JSON, in which
 renamed classes and fields keep their former names (`former_names`). `version_1_text` writes a value as version 1
@@ -9,17 +9,23 @@ that version resume.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+import sys
 from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from typing import Any
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
 
 from pydantic import BaseModel
 
 from evolvent.errors import ConfigError
 from evolvent.former_names import former_class, former_fields
 
-__all__ = ["canonical", "check_identity", "fingerprint", "version_1_text", "version_1_values"]
+_MAX_TEXT = 10_000  # characters of a value's text that a digest of code covers
+__all__ = ["canonical", "check_identity", "code_fingerprint", "fingerprint", "version_1_text", "version_1_values"]
 
 
 def fingerprint(value: object) -> str:
@@ -131,3 +137,148 @@ def _use_former_names(cls: type, pairs: Iterator[tuple[str, Any]]) -> Iterator[t
     former = former_fields(cls)
     for name, item in pairs:
         yield former.get(name, name), item
+
+
+# ---------------------------------------------------------------------- code
+
+
+def code_fingerprint(*functions: object) -> str:
+    """Returns a digest of the source of functions: their own, and that of the user's code which they refer to.
+
+    It covers the functions, classes and plain constants that the source names, defaults, closures, bound values and
+    the files of imported modules, unless they belong to Python or to an installed package. A function without a
+    source file counts by its byte code.
+
+    >>> code_fingerprint(partial(int, base=2)) == code_fingerprint(partial(int, base=8))
+    False
+    """
+    reader = _CodeReader()
+    for function in functions:
+        reader.add(function)
+    return fingerprint(reader.parts)
+
+
+class _CodeReader:
+    """Collects the parts of code that a digest covers, each once."""
+
+    def __init__(self) -> None:
+        self.parts: list[list[str]] = []
+        self._visited: set[int] = set()
+
+    def add(self, value: object, name: str = "") -> None:
+        """Adds a value that code refers to, and what it refers to in turn."""
+        if _is_plain(value):
+            self.parts.append([name, json.dumps(canonical(value), sort_keys=True)])
+            return
+        if id(value) in self._visited:
+            return
+        self._visited.add(id(value))
+        if isinstance(value, ModuleType):
+            self._add_module(value, name)
+        elif isinstance(value, partial):
+            self.add(value.func, name)
+            self.add([list(value.args), dict(value.keywords)], f"{name} bound")
+        elif isinstance(value, MethodType):
+            self.add(value.__func__, name)
+            self.add(value.__self__, f"{name} self")
+        elif isinstance(value, FunctionType):
+            self._add_function(value, name)
+        elif isinstance(value, type):
+            self._add_class(value, name)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.add(item, name)
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                self.add(item, f"{name} {key}")
+        elif not isinstance(value, BuiltinFunctionType):
+            self._add_instance(value, name)
+
+    def _add_module(self, module: ModuleType, name: str) -> None:
+        if not _is_installed(module.__name__):
+            with suppress(OSError, TypeError):
+                self.parts.append([name, inspect.getsource(module)])
+
+    def _add_function(self, function: FunctionType, name: str) -> None:
+        function = cast("FunctionType", inspect.unwrap(function))
+        code = function.__code__
+        if _is_installed(function.__module__):
+            self.parts.append([name, f"{function.__module__}.{function.__qualname__}"])
+            self._add_bound_values(function, name)
+            return
+        source = _source_of(function)
+        if not source or function.__name__ == "<lambda>":  # several lambdas may stand in one line
+            source += repr((code.co_code.hex(), _constants_of(code)))
+        self.parts.append([name, source])
+        self._add_bound_values(function, name)
+        for referred in sorted(_names_of(code)):
+            if referred in function.__globals__:
+                self.add(function.__globals__[referred], referred)
+
+    def _add_bound_values(self, function: FunctionType, name: str) -> None:
+        """Adds the defaults of a function and the values that it closes over."""
+        self.add([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()], f"{name} defaults")
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # an empty cell
+                self.add(cell.cell_contents, f"{name} closure")
+
+    def _add_class(self, cls: type, name: str) -> None:
+        if _is_installed(cls.__module__):
+            self.parts.append([name, f"{cls.__module__}.{cls.__qualname__}"])
+            return
+        self.parts.append([name, _source_of(cls)])
+        for member in vars(cls).values():
+            if isinstance(member, FunctionType):
+                self.add(member, member.__qualname__)
+        for base in cls.__bases__:
+            self.add(base, base.__qualname__)
+
+    def _add_instance(self, value: object, name: str) -> None:
+        self.add(type(value), name)
+        members = _list_members(value)
+        text = repr(value)
+        if " at 0x" not in text and len(text) < _MAX_TEXT:
+            self.parts.append([name, text])
+        state = dict(members) if members is not None else getattr(value, "__dict__", {})
+        if not _is_installed(type(value).__module__) or members is not None:
+            self.add(state, f"{name} state")
+
+
+def _is_plain(value: object, depth: int = 0) -> bool:
+    """Returns whether a value is a constant that JSON can write."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return True
+    if depth > 8:
+        return False
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(_is_plain(item, depth + 1) for item in value)
+    return isinstance(value, dict) and all(_is_plain(item, depth + 1) for item in (*value.keys(), *value.values()))
+
+
+def _source_of(value: FunctionType | type) -> str:
+    """Returns the source text without its indentation; empty where there is no file."""
+    with suppress(OSError, TypeError):
+        return inspect.cleandoc(f"\n{inspect.getsource(value)}")
+    return ""
+
+
+def _names_of(code: CodeType) -> set[str]:
+    """Returns the global names that code uses, also in the functions inside it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names_of(constant)
+    return names
+
+
+def _constants_of(code: CodeType) -> list[object]:
+    return [_constants_of(value) if isinstance(value, CodeType) else repr(value) for value in code.co_consts]
+
+
+def _is_installed(module: str | None) -> bool:
+    """Returns whether a module belongs to Python, to evolvent or to an installed package."""
+    root = (module or "").partition(".")[0]
+    if root in sys.stdlib_module_names and root != "__main__":
+        return True
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return root == "evolvent" or "site-packages" in file or "dist-packages" in file

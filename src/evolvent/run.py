@@ -73,6 +73,8 @@ class RunState:
     start_time: float
     observers: list[Callable[[], None]]
     active_stages: list[ActiveStage] = field(default_factory=list)
+    reused_stages: list[str] = field(default_factory=list)
+    num_earlier_stages: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class Run(Generic[P]):
                     expected=f"at most {KEY_VERSION}",
                     hint="update evolvent",
                 )
-            self._shared = RunState(folder, seed, store, ledger, time.monotonic(), [])
+            self._shared = RunState(folder, seed, store, ledger, time.monotonic(), [], num_earlier_stages=len(ledger))
             exit_stack.pop_all()  # it stays open until `close`
 
     @property
@@ -174,6 +176,11 @@ class Run(Generic[P]):
     @property
     def store(self) -> Store:
         return self._shared.store
+
+    @property
+    def reused_stages(self) -> Sequence[str]:
+        """Returns the names of the stages that were read from an earlier run in this folder, and not done again."""
+        return tuple(self._shared.reused_stages)
 
     def close(self) -> None:
         """Releases the directory."""
@@ -477,6 +484,8 @@ class Run(Generic[P]):
         arm = "base" if self._round == 0 and verb != "practise" else self._arm
         prefix = arm if verb == "practise" else f"{arm}-{self._round}"  # a practice goes through rounds of its own
         name = str(finished["name"]) if finished else f"{prefix}-{verb}-{key.version_1[:6]}"
+        if finished and int(cast("int", finished.get("index", 0))) < self._shared.num_earlier_stages:
+            self._shared.reused_stages.append(name)
         folder = self.folder / "stages" / name
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -556,6 +565,8 @@ class Run(Generic[P]):
 
 def _result_line(stage: RunStage, row: Evaluation) -> dict[str, Json]:
     values = {name: getattr(row, name) for name in Evaluation.__slots__}
+    if row.mean_return is None:
+        del values["mean_return"]
     return {"stage": stage.name, "arm": stage.arm, "round": stage.round, **values}
 
 

@@ -286,6 +286,14 @@ class Trajectory:
     def actions(self) -> tuple[Value, ...]:
         return tuple(step.action for step in self.steps)
 
+    @property
+    def failure(self) -> str | None:
+        """Returns why the episode could not be scored: its error, or the problem of its last step; None: it was."""
+        if self.error is not None:
+            return f"{self.error.kind}: {self.error.message}"
+        problem = self.steps[-1].info.get("problem") if self.steps else None
+        return str(problem) if problem is not None and self.score.raw is None else None
+
     def count_generated_tokens(self) -> int:
         """Returns the number of tokens that the model sampled in this episode."""
         return sum(int(generation.sampled.sum()) for generation in self.generations)

@@ -60,7 +60,7 @@ class _CandidateMind(LanguageMind):
 
     def act(self, observation: Value, info: Info) -> Acting:
         candidates = self._list_candidates(info)
-        tokens = self._next_tokens(str(observation))
+        tokens = self._next_tokens(str(observation), info)
         longest = max(map(len, candidates))
         if tokens is not None and self._turns and self._length + len(tokens) + longest > self._context:
             max_tokens, world = self._context - longest, self._world  # the history policy makes room for all of them

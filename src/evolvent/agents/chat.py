@@ -25,7 +25,7 @@ from evolvent.engine.replies import FINGERPRINT, Reply
 from evolvent.errors import ConfigError, ContextOverflow, InvalidAction, Problem, TokensMissing, WeightsChanged
 from evolvent.messages import Instructions, Message
 from evolvent.models.chat_template import ReplyText
-from evolvent.models.dialects import example_turns
+from evolvent.models.dialects import example_turns, read_messages
 from evolvent.trajectory import Generation, Task, Value
 from evolvent.worlds.base import Grammar, Info, Parsed, World
 
@@ -108,6 +108,10 @@ class _MessageDialect:
             system += [self._add_message("user", text), self._add_message("assistant", reply)]
         return [*system, self._add_message("user", observation)]
 
+    def open_messages(self, messages: Iterable[Message]) -> list[int]:
+        """Returns the messages of a conversation that begins with several."""
+        return [self._add_message(message.role, message.text) for message in messages]
+
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
         """Returns the message of the next observation."""
         return [self._add_message("user", observation)]
@@ -134,7 +138,8 @@ class _ChatMind:
 
     def __init__(self, agent: ChatAgent, world: World, seed: int) -> None:
         self._agent, self._world, self._seed = agent, world, seed
-        hint = format_hint(world.grammar) if agent.hint is None else agent.hint
+        hint = getattr(world, "reply_hint", None) if agent.hint is None else agent.hint
+        hint = format_hint(world.grammar) if hint is None else hint
         self._instructions: str = "\n\n".join(part for part in (world.instructions, hint) if part)
         if isinstance(world.instructions, Instructions):
             self._instructions = Instructions(
@@ -149,7 +154,7 @@ class _ChatMind:
 
     def act(self, observation: Value, info: Info) -> Acting:
         text = str(observation)
-        message_ids = [*self._said, *self._pages.turn(text, stopped=True)] if self._turns else self._open(text)
+        message_ids = [*self._said, *self._pages.turn(text, stopped=True)] if self._turns else self._open(text, info)
         cut = False
         while True:
             try:
@@ -162,7 +167,9 @@ class _ChatMind:
                 message_ids, cut = shorter, True
         return self._decide(text, message_ids, reply, cut=cut)
 
-    def _open(self, observation: str) -> list[int]:
+    def _open(self, observation: str, info: Info) -> list[int]:
+        if info.get("messages") and not info.get("tools"):
+            return self._pages.open_messages(read_messages(info)[0])
         return self._pages.open(self._instructions, observation)
 
     def _request(self, message_ids: list[int]) -> BlockingCall:

@@ -11,7 +11,7 @@ from evolvent.agents.calling import Constrainer
 from evolvent.agents.history import History, Refuse, Turn
 from evolvent.engine.asks import Constraint, Continuation, Node, SampleAsk, Sampling
 from evolvent.errors import ConfigError, InvalidAction
-from evolvent.models.dialects import Chat, Dialect
+from evolvent.models.dialects import Chat, Dialect, continue_conversation, open_conversation
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Branch, Generation, Step, Task, Trajectory, Value
 from evolvent.worlds.base import Info, Parsed, World
@@ -85,7 +85,7 @@ class LanguageMind:
         """Takes another episode's steps up to a branch as this mind's own past."""
         for step in parent.steps[: branch.step]:
             turn = self._recorded_turn(step)
-            self._past += [*self._observation_tokens(turn.observation), *turn.action]
+            self._past += [*self._observation_tokens(turn.observation, {}), *turn.action]
             self._turns.append(turn)
         self._recalled = len(self._turns)
         if branch.token:
@@ -106,7 +106,7 @@ class LanguageMind:
 
     def act(self, observation: Value, info: Info) -> Acting:
         observation = str(observation)
-        tokens = self._next_tokens(observation)
+        tokens = self._next_tokens(observation, info)
         if tokens is None:
             return Decision("", ends="horizon", info={"context_full": True})
         agent, turn = self._agent, len(self._turns)
@@ -131,15 +131,15 @@ class LanguageMind:
             return decision
         return replace(decision, info={**decision.info, "choices": [list(choice) for choice in choices]})
 
-    def _observation_tokens(self, observation: str) -> list[int]:
+    def _observation_tokens(self, observation: str, info: Info) -> list[int]:
         """Returns the tokens between the previous turn and the next action."""
         if not self._turns:
-            return self._dialect.open(self._world.instructions, observation)
-        return self._dialect.turn(observation, stopped=self._turns[-1].stopped)
+            return open_conversation(self._dialect, self._world.instructions, observation, info)
+        return continue_conversation(self._dialect, observation, info, stopped=self._turns[-1].stopped)
 
-    def _next_tokens(self, observation: str) -> list[int] | None:
+    def _next_tokens(self, observation: str, info: Info) -> list[int] | None:
         """Returns the tokens to read next; a full context goes to the history policy and makes a new root."""
-        tokens = [*self._past, *self._observation_tokens(observation), *self._given]
+        tokens = [*self._past, *self._observation_tokens(observation, info), *self._given]
         if isinstance(self._dialect, Chat) and self._dialect.renders_past and self._turns:
             tokens = self._rendered_tokens(self._dialect, observation)
         if self._length + len(tokens) < self._context:

@@ -15,13 +15,14 @@ from evolvent.cli.backends import HERE, BackendConfig, open_cluster_players
 from evolvent.cli.console import format_rate
 from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import Progress
+from evolvent.cli.prompt_data import print_world_notes
 from evolvent.cli.prompting import check_listed_actions, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.settings import Command, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.rollout.episode import collect, trajectory_name
 from evolvent.store.store import Store
-from evolvent.trajectory import Start, Task, Trajectory
+from evolvent.trajectory import Score, Start, Task, Trajectory
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     if config.agent.restrict_to_admissible:
         check_listed_actions(worlds_by_name, "agent.restrict_to_admissible")
+    print_world_notes(console, worlds_by_name)
     starts = _list_starts(worlds_by_name, config)
     with (
         prepare_agent(config, worlds_by_name, verb="collect") as agent_setup,
@@ -82,30 +84,32 @@ def run(argv: Sequence[str], console: Console) -> int:
         folder = args.resume or choose_run_folder("collect", config.output_dir)
         record = RunRecord("collect", config, config.seed)
         with Store.open(folder / "trajectories", writing=True) as store, record_run(folder, record):
-            success_by_id = {stored.id: stored.success for stored in store.trajectories()}
-            remaining_starts = [start for start in starts if _name_start(start) not in success_by_id]
+            score_by_id = {stored.id: stored.score for stored in store.trajectories()}
+            remaining_starts = [start for start in starts if _name_start(start) not in score_by_id]
             with (
                 Progress(console) as progress,
                 closing(
                     _play_starts(worlds_by_name, remaining_starts, agent_setup, config, player_pool)
                 ) as episode_stream,
             ):
-                new_results = [
-                    trajectory.success
+                new_scores = [
+                    trajectory.score
                     for trajectory in store_episodes(episode_stream, store, progress, count=len(remaining_starts))
                 ]
-    results = [*success_by_id.values(), *new_results]
-    num_unscored = sum(success is None for success in results)
-    num_wins = sum(map(bool, results))
-    console.print(
-        (
-            f"{len(results)} episodes, success {format_rate(num_wins / max(1, len(results) - num_unscored))}, "
-            f"{num_unscored} not scored"
-        ),
-        soft_wrap=True,
-    )
+    scores = [*score_by_id.values(), *new_scores]
+    console.print(_format_summary(scores), soft_wrap=True)
     console.print(f"run {folder}", soft_wrap=True)
-    return 1 if num_unscored else 0
+    return 1 if any(score.success is None for score in scores) else 0
+
+
+def _format_summary(scores: Sequence[Score]) -> str:
+    """Formats success, and the mean return where rewards are more than won and lost."""
+    scored = [score for score in scores if score.success is not None]
+    returns = [score.raw for score in scored if score.raw is not None]
+    says_more = any(score.raw not in (None, float(bool(score.success))) for score in scored)
+    mean_return = f"mean return {sum(returns) / len(returns):.3f}, " if says_more and returns else ""
+    rate = format_rate(sum(bool(score.success) for score in scored) / max(1, len(scored)))
+    return f"{len(scores)} episodes, success {rate}, {mean_return}{len(scores) - len(scored)} not scored"
 
 
 def _play_starts(

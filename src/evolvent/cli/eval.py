@@ -11,6 +11,7 @@ from rich.console import Console
 from evolvent.cli.backends import BackendConfig
 from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
+from evolvent.cli.prompt_data import print_world_notes
 from evolvent.cli.prompting import PromptConfig, check_listed_actions, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import resolve_policy
@@ -62,6 +63,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     if config.agent.restrict_to_admissible:
         check_listed_actions(worlds_by_name, "agent.restrict_to_admissible")
+    print_world_notes(console, worlds_by_name)
     num_episodes = count_panel_episodes(worlds_by_name, config.panel)
     folder = args.resume or choose_run_folder("eval", config.output_dir)
     evaluated_policy = resolve_policy(

@@ -156,8 +156,10 @@ def count_panel_episodes(worlds: Mapping[str, World], panel: EvaluationConfig) -
 
 
 def print_results(console: Console, rows: Sequence[Evaluation]) -> None:
-    """Prints evaluation rows with their 95 % intervals and their cost in tokens."""
-    columns = ("world", "tier", "tasks", "success", "95 %", "errors", "invalid", "generated")
+    """Prints evaluation rows with their 95 % intervals, mean returns where these say more, and cost in tokens."""
+    has_returns = any(row.mean_return is not None for row in rows)
+    returns = ("return",) if has_returns else ()
+    columns = ("world", "tier", "tasks", "success", "95 %", *returns, "errors", "invalid", "generated")
     cells = [
         (
             row.world,
@@ -165,13 +167,15 @@ def print_results(console: Console, rows: Sequence[Evaluation]) -> None:
             row.n,
             "withheld" if row.mean is None else format_rate(row.mean),
             "-" if row.low is None else f"{format_rate(row.low)} to {format_rate(row.high)}",
+            *([_format_return(row)] if has_returns else []),
             row.errors,
             format_rate(row.invalid / row.replies) if row.replies else "-",
             f"{row.generated:,}",
         )
         for row in rows
     ]
-    console.print(render_table(console, columns, cells, numbers=("tasks", "success", "errors", "invalid", "generated")))
+    numbers = ("tasks", "success", "return", "errors", "invalid", "generated")
+    console.print(render_table(console, columns, cells, numbers=numbers))
     for line in _describe_invalid_replies(rows):
         console.print(show_hidden(line), soft_wrap=True)
 
@@ -192,3 +196,8 @@ def _describe_invalid_replies(rows: Sequence[Evaluation]) -> list[str]:
                 f"{clip(' '.join(text.split()), 160)!r}"
             )
     return lines
+
+
+def _format_return(row: Evaluation) -> str:
+    mean_return = row.mean if row.mean_return is None else row.mean_return
+    return "withheld" if mean_return is None else f"{mean_return:.3f}"

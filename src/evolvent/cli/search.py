@@ -20,6 +20,7 @@ from evolvent.bench.suite import list_panels
 from evolvent.cli.console import format_rate, render_table
 from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import PlannedStage, Progress
+from evolvent.cli.prompt_data import print_world_notes
 from evolvent.cli.prompting import load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.run_setup import write_report
@@ -205,6 +206,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     facts = read_model_facts(config.policy)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
+    print_world_notes(console, worlds_by_name)
     batches = _plan_batches(config, worlds_by_name)
     with open_search_policies(config, worlds_by_name) as player_factory:
         for batch in batches:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from pydantic import Field, field_validator
 from rich.console import Console
 
+from evolvent.cli.prompt_data import DATA_OPTIONS, data_preset, takes_data, world_of_options
 from evolvent.cli.registry import describe_worlds
 from evolvent.config import Config, list_settings, present_path, resolve, to_toml
 from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
@@ -141,8 +142,11 @@ def parse_command(command: Command[C], argv: Sequence[str], console: Console) ->
     if any(word in ("-h", "--help") for word in argv):
         console.print(format_help(command), soft_wrap=True)
         return None
-    split = _split_arguments(command, [word for word in argv if word != "--print-config"])
-    problems = list(split.problems)
+    settings = {knob.path for knob in list_settings(command.config)}
+    data_argv, problems = world_of_options(argv) if takes_data(settings) else (list(argv), [])
+    has_data = data_argv != list(argv)
+    split = _split_arguments(command, [word for word in data_argv if word != "--print-config"])
+    problems += split.problems
     name = split.options.get("--preset") or next(iter(command.presets), None)
     if name is not None and name not in command.presets:
         problems.append(unknown_name_problem("preset", name, command.presets, location="--preset"))
@@ -153,16 +157,16 @@ def parse_command(command: Command[C], argv: Sequence[str], console: Console) ->
         if problems:
             raise ConfigError(problems)
         file, name = resume / "config.toml", None
+    data_defaults = data_preset(settings) if has_data else {}
+    preset: Mapping[str, object] = {**(command.presets.get(name, {}) if name else {}), **data_defaults}
     try:
-        config = resolve(
-            command.config, file=file, overrides=split.overrides, preset=command.presets.get(name) if name else None
-        )
+        config = resolve(command.config, file=file, overrides=split.overrides, preset=preset or None)
     except ConfigError as error:
         raise ConfigError(problems + error.problems) from error
     if problems:
         raise ConfigError(problems)
     if command.choose_preset is not None and resume is None and "--preset" not in split.options:
-        preset = command.presets[command.choose_preset(config)]
+        preset = {**command.presets[command.choose_preset(config)], **data_defaults}
         config = resolve(command.config, file=file, overrides=split.overrides, preset=preset)
     if "--print-config" in argv:
         console.print(to_toml(config), soft_wrap=True, end="")
@@ -262,6 +266,8 @@ def format_help(command: AnyCommand) -> str:
     if command.resumes:
         free_text = f"; {command.free_settings_text} may change" if command.free_settings else ""
         options["--resume RUN"] = f"go on with an interrupted run, with its own settings{free_text}"
+    if takes_data({knob.path for knob in list_settings(command.config)}):
+        options |= DATA_OPTIONS
     lines += [_format_entry(name, about) for name, about in options.items()]
     lines += ["", "settings (preset < file < command line):"]
     for knob in list_settings(command.config):

@@ -377,6 +377,13 @@ def _make_preference(option: str) -> World:
     return Preference(length=int(option)) if option else Preference()
 
 
+def _make_prompts(option: str) -> World:
+    from evolvent.cli.prompt_data import make_prompt_world
+
+    world: World = make_prompt_world(option)
+    return world
+
+
 EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "arithmetic": (_make_arithmetic, "depth", "the result of a chain of operations; arithmetic:2 to arithmetic:16"),
     "deduction": (_make_deduction, "depth", "true or false, by facts and rules; deduction:4 to deduction:15"),
@@ -386,6 +393,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
         "does it follow from statements about all, no and some; entailment:FOLDER",
     ),
     "problems": (_make_problems, "form or folder", "word problems; problems:program, problems:FOLDER; or both"),
+    "prompts": (_make_prompts, "file and rewards", "your prompts and rewards; better as --data FILE --reward NAME"),
     "reading": (_make_reading, "folder", "a passage and a question with four options; reading:FOLDER"),
     "rules": (_make_rules, "form or folder", "rules with exceptions; rules:conflict, rules:FOLDER"),
     "kitchen": (_make_kitchen, "form", "orders in a text kitchen; kitchen:macro, kitchen:small, kitchen:small-macro"),

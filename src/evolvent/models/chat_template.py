@@ -639,8 +639,16 @@ class ChatTemplate:
             text: of the user.
             stopped: whether the reply's end was written already.
         """
+        return self.between_messages([Message("user", text)], stopped=stopped)
+
+    def between_messages(self, messages: Sequence[Message], *, stopped: bool) -> list[int]:
+        """Returns the tokens between a reply and the next with other messages there, such as results of tools.
+
+        Raises:
+            SampleInvalid: the template refuses them, or drops one of them.
+        """
         with _sample_errors():
-            rendering = self._render([_USER, _REPLY, Message("user", text)], prompt=True)
+            rendering = self._render([_USER, _REPLY, *messages], prompt=True)
             start = rendering.end_of(1)
             end = self._find_end(rendering.text, start)
             if end is None:

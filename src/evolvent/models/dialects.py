@@ -9,18 +9,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from evolvent.errors import ConfigError, VocabularyMismatch, unknown_name_problem
+from evolvent.errors import ConfigError, SampleInvalid, VocabularyMismatch, unknown_name_problem
 from evolvent.messages import Instructions, Message, Tool
 from evolvent.models.chat_template import ChatTemplate, ConversationTokens, ReplyText
 from evolvent.models.text_encoder import Piece, TextEncoder
+from evolvent.trajectory import JsonObject
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Chat", "Dialect", "HistoryMode", "Lines", "Words", "dialect_for", "example_turns"]
+__all__ = [
+    "Chat",
+    "Dialect",
+    "HistoryMode",
+    "Lines",
+    "Words",
+    "continue_conversation",
+    "dialect_for",
+    "example_turns",
+    "open_conversation",
+    "read_messages",
+]
 
 HistoryMode = Literal["append", "template"]
 
@@ -151,6 +164,18 @@ class Chat:
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
         return self.template.between(observation, stopped=stopped)
 
+    def open_messages(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Returns the tokens of a conversation with its tools, up to where the next reply begins.
+
+        Raises:
+            SampleInvalid: the template refuses the messages, or does not show tools.
+        """
+        return self.template.prompt(messages, tools)
+
+    def turn_messages(self, messages: Sequence[Message], *, stopped: bool) -> list[int]:
+        """Returns the tokens of messages between a reply and the next; raises SampleInvalid as `open_messages`."""
+        return self.template.between_messages(messages, stopped=stopped)
+
     def action(self, text: str) -> list[int]:
         return self.template.reply(text)
 
@@ -195,6 +220,36 @@ class Chat:
         if self.renders_past:
             return self.template.exchanges(messages, tools)
         return [self.template.conversation(messages, tools)]
+
+
+def read_messages(info: JsonObject) -> tuple[list[Message], list[Tool]]:
+    """Returns the messages and tools that an Env's info holds in OpenAI's form (`worlds/prompts`).
+
+    >>> read_messages({"messages": [{"role": "user", "content": "Hi"}]})[0][0].text
+    'Hi'
+    """
+    messages = [Message.of_openai(row) for row in info.get("messages") or ()]
+    return messages, [Tool.of_openai(row) for row in info.get("tools") or ()]
+
+
+def open_conversation(dialect: Dialect, instructions: str, observation: str, info: JsonObject) -> list[int]:
+    """Returns the tokens that open an episode: by the chat template where the info holds messages, else by text.
+
+    A template that does not show tools, or renders the past otherwise, gets the observation, which says the same.
+    """
+    if info.get("messages") and isinstance(dialect, Chat) and not dialect.renders_past:
+        messages, tools = read_messages(info)
+        with suppress(SampleInvalid):
+            return dialect.open_messages(messages, tools)
+    return dialect.open("" if info.get("messages") else instructions, observation)
+
+
+def continue_conversation(dialect: Dialect, observation: str, info: JsonObject, *, stopped: bool) -> list[int]:
+    """Returns the tokens between an action and the next: results of tools by the chat template, else a user's text."""
+    if info.get("messages") and isinstance(dialect, Chat) and not dialect.renders_past:
+        with suppress(SampleInvalid):
+            return dialect.turn_messages(read_messages(info)[0], stopped=stopped)
+    return dialect.turn(observation, stopped=stopped)
 
 
 def _opening(instructions: str, observation: str) -> list[Message]:

@@ -270,12 +270,19 @@ def measure_episodes(trajectories: Sequence[Trajectory], report: RolloutReport) 
         "stale": report.stale / count,
         "silent": report.silent / count,
         "length": steps / count,
+        "cut": sum(_is_cut(trajectory) for trajectory in trajectories) / count,
         "written": sum(trajectory.count_generated_tokens() for trajectory in trajectories) / count,
     }
     if scored:
         rates["return"] = float(np.mean([score.raw for score in scored if score.raw is not None]))
         rates["success"] = sum(score.success is True for score in scored) / len(scored)
     return rates
+
+
+def _is_cut(trajectory: Trajectory) -> bool:
+    """Returns whether the last reply of an episode ended at the limit of tokens, not where the policy stopped."""
+    generations = trajectory.steps[-1].generations if trajectory.steps else ()
+    return bool(generations) and generations[-1].stop == "length"
 
 
 def measure_tokens(

@@ -7,6 +7,7 @@ one per token, and go back beside the tokens as columns (`add_columns`).
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -240,15 +241,13 @@ def build_rollout_batch(
 
 def _most_common_error(trajectories: Sequence[Trajectory]) -> str:
     """Returns the most common error of the episodes that could not be scored."""
-    errors = Counter(
-        f"{trajectory.error.kind}: {trajectory.error.message}"
-        for trajectory in trajectories
-        if trajectory.error is not None
-    )
-    if not errors:
+    failures = [failure for trajectory in trajectories if (failure := trajectory.failure) is not None]
+    if not failures:
         return "the world or its judge gave no score"
-    ((error_text, count),) = errors.most_common(1)
-    return f"{count} of them: {error_text[:_MAX_ERROR_CHARACTERS]}"
+    reasons = Counter(re.split("[:;] got ", failure, maxsplit=1)[0] for failure in failures)
+    ((reason, count),) = reasons.most_common(1)
+    example = next(failure for failure in failures if failure.startswith(reason))
+    return f"{count} of them: {example[:_MAX_ERROR_CHARACTERS]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -33,6 +34,7 @@ from evolvent.errors import (
     Problem,
     StepTimeout,
     boundary,
+    find_location,
     unknown_name_problem,
 )
 from evolvent.logs import set_episode
@@ -54,6 +56,7 @@ __all__ = [
     "BranchOrigins",
     "BranchState",
     "BranchedStarts",
+    "FailureCounts",
     "Limits",
     "check_branches",
     "check_replayed",
@@ -64,6 +67,8 @@ __all__ = [
 ]
 
 
+_RECORDED_NOTES = ("problem", "rewards", "tool_problem")  # of worlds of prompts, as JSON values
+_MAX_REASONS = 3  # that a warning names
 _MAX_PARENTS = 1024  # parents whose snapshots are kept
 
 
@@ -119,6 +124,38 @@ class BranchedStarts:
 
     starts: Sequence[Start]
     origins: BranchOrigins
+
+
+@dataclass(eq=False)
+class FailureCounts:
+    """The number of episodes, and of those that could not be scored by reason.
+
+    Reasons that differ in the value that they got are one reason; the first text stands for all of them.
+    """
+
+    episodes: int = 0
+    by_reason: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def record(self, trajectory: Trajectory) -> bool:
+        """Counts an episode; returns whether it is the first that could not be scored for its reason."""
+        self.episodes += 1
+        failure = trajectory.failure
+        if failure is None:
+            return False
+        reason = re.split("[:;] got ", failure, maxsplit=1)[0]
+        self.examples.setdefault(reason, failure)
+        self.by_reason[reason] += 1
+        return self.by_reason[reason] == 1
+
+    def describe(self) -> str:
+        """Returns a sentence with the most common reasons; empty where every episode was scored."""
+        if not self.by_reason:
+            return ""
+        reasons = [f"{count} x {self.examples[reason]}" for reason, count in self.by_reason.most_common(_MAX_REASONS)]
+        others = len(self.by_reason) - len(reasons)
+        total = f"{sum(self.by_reason.values())} of {self.episodes} episodes could not be scored"
+        return f"{total}: {'; '.join(reasons)}{f'; and {others} other reasons' if others else ''}"
 
 
 def check_branches(starts: Sequence[Start], origins: BranchOrigins) -> None:
@@ -219,12 +256,20 @@ def _call_env(
     parse: Callable[[Any], Any] | None = None,
 ) -> Generator[Sequence[Ask | BlockingCall], Sequence[Answer], Any]:
     """Runs a call of an environment: directly, or off the driver's thread with a deadline where the world may block."""
-    with boundary(EnvLost, f"world {session.world.name!r} failed in {operation}"):
-        if session.world.run_in_thread:
-            (answer,) = yield (BlockingCall(partial(session.run, call), timeout_s),)
-        else:
-            answer = call()
-        return answer if parse is None else parse(answer)
+    activity = f"world {session.world.name!r} failed in {operation}"
+    try:
+        with boundary(EnvLost, activity):
+            if session.world.run_in_thread:
+                (answer,) = yield (BlockingCall(partial(session.run, call), timeout_s),)
+            else:
+                answer = call()
+            return answer if parse is None else parse(answer)
+    except EnvLost as error:
+        cause = error.__cause__
+        place = "" if cause is None or not error.what.startswith(f"{activity}: ") else find_location(cause)
+        if not place:
+            raise
+        raise EnvLost(f"{activity} at {place}: {type(cause).__name__}: {cause}") from cause
 
 
 def _check_observation(observation: object, info: object) -> tuple[Value, Info]:
@@ -431,6 +476,7 @@ def _play_steps(setup: _EpisodeSetup, *, name: str) -> Job[Trajectory]:
 def _recorded_info(info: Info) -> dict[str, Any]:
     """Returns the parts of an environment's info that the record of a step keeps."""
     recorded: dict[str, Any] = {"invalid": True} if info.get("invalid") else {}
+    recorded |= {name: info[name] for name in _RECORDED_NOTES if name in info}
     return recorded | ({"answered": bool(info["answered"])} if "answered" in info else {})
 
 
@@ -444,6 +490,7 @@ def collect(
     slots: int = 192,
     limits: Limits | None = None,
     name: Callable[[Start], str] = trajectory_name,
+    failures: FailureCounts | None = None,
 ) -> Generator[Trajectory, None, None]:
     """Plays every start; yields trajectories in order of completion.
 
@@ -459,6 +506,7 @@ def collect(
         slots: Number of simultaneous episodes.
         limits: Deadlines and horizon of the environments.
         name: Returns the id of the trajectory of a start.
+        failures: Counts episodes that could not be scored; None: a warning at the end tells how many, and why.
     Raises:
         ConfigError: a task of a missing world; two starts of one id; slots below 1; a branch whose parent is
             missing or does not fit; a branch for an agent that cannot start there.
@@ -501,6 +549,7 @@ def collect(
         )
         for start in starts
     )
+    counts = FailureCounts() if failures is None else failures
     # A thread a slot: calls that wait for room on a server must not keep others from the steps that make room.
     playing = run_jobs(episodes, engine, slots=slots, threads=max(32, slots))
     with closing(playing) as finished:  # at once, also where a traceback would keep it
@@ -511,4 +560,7 @@ def collect(
                 raise finished_episode.error or EvolventError(
                     "an episode ended without a trajectory", value=finished_episode.index
                 )
+            counts.record(finished_episode.value)
             yield finished_episode.value
+    if failures is None and (description := counts.describe()):
+        _log.warning("%s", description)

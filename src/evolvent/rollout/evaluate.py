@@ -24,7 +24,8 @@ class Evaluation:
     """The results of one policy on one panel of tasks.
 
     `outcomes` holds (task id, kind, success) with success None where an episode could not be scored; then `mean` and
-    its 95 % interval `low`, `high` are withheld (None), never averaged over the rest.
+    its 95 % interval `low`, `high` are withheld (None), never averaged over the rest. `mean_return` is the mean of the
+    episodes' rewards where these say more than success does; None: they are 1 for a success and 0 otherwise.
 
     Of `replies` in all, `invalid` were not actions of the world; `invalid_texts` holds the most frequent of them, with
     their counts.
@@ -45,6 +46,7 @@ class Evaluation:
     replies: int = 0
     invalid: int = 0
     invalid_texts: tuple[tuple[str, int], ...] = ()
+    mean_return: float | None = None
 
     @classmethod
     def from_row(cls, row: JsonObject) -> Evaluation:
@@ -112,6 +114,7 @@ def summarize_outcomes(trajectories: Iterable[Trajectory], *, computed: int = 0)
                 outcomes=outcomes,
                 replies=sum(len(t.steps) for t in panel),
                 **_count_invalid_replies(panel),
+                mean_return=_mean_return(panel),
             )
         )
     return rows
@@ -127,6 +130,13 @@ def _count_invalid_replies(panel: Sequence[Trajectory]) -> dict[str, Any]:
 def is_invalid(step: Step) -> bool:
     """Returns whether a step's reply was not an action of its world: it could not be read, or was refused."""
     return bool(step.info.get("invalid") or step.info.get("unparsed"))
+
+
+def _mean_return(panel: Sequence[Trajectory]) -> float | None:
+    """Returns the mean reward of the episodes; None where it is the success rate, or an episode was not scored."""
+    returns = [trajectory.score.raw for trajectory in panel if trajectory.score.raw is not None]
+    says_more = any(trajectory.score.raw != float(bool(trajectory.success)) for trajectory in panel)
+    return float(np.mean(returns)) if says_more and len(returns) == len(panel) else None
 
 
 def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[int], str]) -> dict[str, object]:

@@ -36,7 +36,9 @@ def prompt_world(world: World, *, examples: int = 0, hint: bool = False, seed: i
     >>> world.instructions.examples[0]
     ('find home of mayor of capital of goravia', 'capital of goravia')
     """
-    if not examples and not hint:
+    form = getattr(world, "reply_hint", None) if hint else ""  # a world of prompts says itself how to reply
+    form = format_hint(world.grammar) if form is None else form
+    if not examples and not form:
         return world
     episodes = _play_examples(world, examples, seed=seed) if examples else []
     turns: list[tuple[str, str]] = []
@@ -47,7 +49,7 @@ def prompt_world(world: World, *, examples: int = 0, hint: bool = False, seed: i
             turns.append((observation, world.grammar.render(Parsed(str(step.action), step.thought))))
             closing = ""
         closing = str(episode.final_observation)
-    text = "\n\n".join(filter(None, [str(world.instructions), format_hint(world.grammar) if hint else ""]))
+    text = "\n\n".join(filter(None, [str(world.instructions), form]))
     return _replace_prompt(world, Instructions(text, turns, closing), {episode.task.id for episode in episodes})
 
 

@@ -18,6 +18,7 @@ from evolvent.belief.stopping import Detector
 from evolvent.engine.asks import Engine, Job, Sampling
 from evolvent.engine.driver import run_jobs
 from evolvent.errors import ConfigError, ErrorRecord, EvolventError, Problem, unknown_name_problem
+from evolvent.models.dialects import open_conversation
 from evolvent.search.aggregate import Answer, Same
 from evolvent.search.environments import StateValue, TextValue, ValueEstimator, search_env
 from evolvent.search.export import tree_row
@@ -39,7 +40,7 @@ from evolvent.search.solving import (
 from evolvent.search.stopping import Stop
 from evolvent.search.texts import search_text
 from evolvent.search.trajectories import env_trajectory, text_trajectory
-from evolvent.search.verdicts import ResponseGrade, call_world, graded, read_question
+from evolvent.search.verdicts import ResponseGrade, call_world, graded, read_opening, read_question
 from evolvent.search.writing import TextState, Writing, begin_text
 from evolvent.trajectory import JsonObject, Start, Trajectory, sample_seed, trajectory_name
 from evolvent.worlds.base import Limits, World
@@ -297,8 +298,8 @@ SearchOutput = tuple[SearchOutcome, Forest, Decision]
 def _search_text(world: World, start: Start, context: _SearchContext) -> Job[SearchOutput]:
     config, policy, task, level = context.config, context.policy, start.task, level_of(world, context.config)
     problem_seed = sample_seed(context.seed, task.id, start.sample)
-    observation = yield from call_world(world, partial(read_question, world, task))
-    prompt = policy.dialect.open(world.instructions, observation)
+    observation, info = yield from call_world(world, partial(read_opening, world, task))
+    prompt = open_conversation(policy.dialect, world.instructions, observation, info)
     writing = Writing.for_policy(
         policy,
         max_tokens=config.max_tokens,

@@ -30,7 +30,7 @@ from evolvent.errors import ConfigError, ErrorRecord, Problem, VocabularyMismatc
 from evolvent.models.policy import Policy
 from evolvent.models.snapshots import publish_snapshot
 from evolvent.models.tuned import plain_model
-from evolvent.rollout.episode import BranchedStarts, collect
+from evolvent.rollout.episode import BranchedStarts, FailureCounts, collect
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Trajectory, trajectory_name, unscored
 
@@ -100,6 +100,7 @@ class EndpointBackend(LocalBackend):
         stage: RunStage,
         *,
         horizon: int | None,
+        failures: FailureCounts | None = None,
     ) -> Generator[Trajectory, None, None]:
         """Plays on the endpoint the episodes that the agent would play in process."""
         policy, chat_agent = agent.policy, self._make_chat_agent(agent)
@@ -115,6 +116,7 @@ class EndpointBackend(LocalBackend):
                 slots=self.slots,
                 limits=limits,
                 name=lambda start: trajectory_name(start, stage.name),
+                failures=failures,
             )
             for episode in open_.enter_context(closing(playing)):
                 trajectory = self._check_version(episode, policy.version)

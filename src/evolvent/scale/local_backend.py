@@ -51,7 +51,7 @@ from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import kind_of
 from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import PolicyTrainer, RLSpec
-from evolvent.rollout.episode import BranchedStarts, BranchOrigins, Limits, collect
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins, FailureCounts, Limits, collect
 from evolvent.rollout.evaluate import example_row, panel_starts, summarize_outcomes
 from evolvent.rollout.search import SearchOutcome, SearchPlayer, graded, search_starts
 from evolvent.run import Evaluation, Run, RunStage
@@ -71,7 +71,15 @@ from evolvent.trajectory import (
 )
 from evolvent.worlds.base import Parsed, World
 
-__all__ = ["EvaluationPanel", "LocalBackend", "local_run", "log_search", "next_prompt", "save_credit"]
+__all__ = [
+    "EvaluationPanel",
+    "LocalBackend",
+    "local_run",
+    "log_search",
+    "next_prompt",
+    "save_credit",
+    "world_fingerprints",
+]
 
 
 def next_prompt(
@@ -161,6 +169,7 @@ class LocalBackend:
         optimizer: Optimizer settings of RL.
         placement: Where policies of an earlier session run when they are loaded, and how much of their context is
             used.
+        failures: Counts of the episodes of RL that could not be scored.
     Raises:
         ConfigError: slots or max_tokens below 1.
     """
@@ -177,6 +186,7 @@ class LocalBackend:
     rl_train: TrainConfig | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     placement: Placement = field(default_factory=Placement)
+    failures: FailureCounts = field(default_factory=FailureCounts)
     _lock: Any = field(default_factory=RLock)
     _engine: Engine | None = None
     _served_policy: Policy | None = None
@@ -319,6 +329,7 @@ class LocalBackend:
         stage: RunStage,
         *,
         horizon: int | None,
+        failures: FailureCounts | None = None,
     ) -> Generator[Trajectory, None, None]:
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         with self._lock, ExitStack() as open_:  # one engine, one store: a practice may play ahead on a thread
@@ -331,6 +342,7 @@ class LocalBackend:
                 slots=self.slots,
                 limits=limits,
                 name=lambda start: trajectory_name(start, stage.name),
+                failures=failures,
             )
             for trajectory in open_.enter_context(closing(playing)):
                 stage.store.append(trajectory)
@@ -358,10 +370,16 @@ class LocalBackend:
             )
             with (
                 self._lock,
-                closing(self._play_starts(agent, BranchedStarts(todo, origins), here, horizon=horizon)) as played,
+                closing(
+                    self._play_starts(
+                        agent, BranchedStarts(todo, origins), here, horizon=horizon, failures=FailureCounts()
+                    )
+                ) as played,
             ):
                 origins.parents, before = parents, origins.replayed  # here: what is played ahead has other parents
                 for trajectory in played:
+                    if self.failures.record(trajectory):
+                        _log.warning("an episode could not be scored: %s", trajectory.failure)
                     found[trajectory.id] = trajectory
                     while names and names[0] in found:
                         yield found[names.popleft()]
@@ -533,6 +551,8 @@ class LocalBackend:
             if isinstance(world.instructions, Instructions)
         }
         acting += f" {canonical_json(prompts)}" if prompts else ""
+        fingerprints = world_fingerprints(self.worlds)
+        acting += f" {canonical_json(fingerprints)}" if fingerprints else ""
         values = (
             self.max_tokens,
             self.history.name,
@@ -540,6 +560,7 @@ class LocalBackend:
             self.restrict_to_admissible,
             self.action_level,
             *([prompts] if prompts else []),
+            *([fingerprints] if fingerprints else []),  # an edited reward, tool or row is another stage
         )
         train = self.train or TrainConfig()
         learning = (self.rl_train or self.train or RL_TRAIN, self.optimizer)
@@ -589,6 +610,12 @@ def _pretrained_facts(policy: Policy) -> ModelFacts | None:
     if num_parameters < MIN_PRETRAINED:
         return None
     return ModelFacts(num_parameters, is_pretrained=True, has_adapter=kind_of(policy.model) is not None)
+
+
+def world_fingerprints(worlds: Mapping[str, World]) -> dict[str, str]:
+    """Returns the digests of worlds that are made of a user's functions and rows, by name."""
+    fingerprints = {name: getattr(world, "fingerprint", None) for name, world in sorted(worlds.items())}
+    return {name: str(value) for name, value in fingerprints.items() if value is not None}
 
 
 def log_search(folder: Path, outcome: SearchOutcome) -> None:

@@ -27,7 +27,7 @@ from evolvent.backend import RunStage
 from evolvent.errors import ConfigError, ErrorRecord, Problem
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import LabellingConfig
-from evolvent.rollout.episode import BranchedStarts, BranchOrigins, Limits
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins, FailureCounts, Limits
 from evolvent.rollout.search import SearchOutcome
 from evolvent.scale.local_backend import LocalBackend, log_search
 from evolvent.scale.ray_players import FinishedItem, PlayerPool
@@ -142,8 +142,10 @@ class RayBackend(LocalBackend):
         stage: RunStage,
         *,
         horizon: int | None,
+        failures: FailureCounts | None = None,
     ) -> Generator[Trajectory, None, None]:
         """Plays on the cluster the episodes that the agent would play here."""
+        counts = FailureCounts() if failures is None else failures
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         usage_counts: Counter[str] = Counter()
         with self._lock:
@@ -161,8 +163,11 @@ class RayBackend(LocalBackend):
                 for trajectory in trajectories:
                     self._add_usage(usage_counts)
                     stage.store.append(trajectory)
+                    counts.record(trajectory)
                     yield trajectory
             self._add_usage(usage_counts)
+        if failures is None and (description := counts.describe()):
+            _log.warning("%s", description)
 
     def search(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 
 from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, Continuation, Node, RoutedAsk, SampleAsk, Sampling
 from evolvent.errors import ConfigError, EvolventError, InvalidAction, Problem, WorldError
-from evolvent.models.dialects import Chat
+from evolvent.models.dialects import Chat, continue_conversation, open_conversation
 from evolvent.search.records import Spent
 from evolvent.search.scorers import Ending
 from evolvent.trajectory import Generation, JsonObject, Value, sample_rng, sample_seed
@@ -257,8 +257,10 @@ class LanguageProposer:
         """Returns the tokens between the previous action and the next."""
         conversation: _ConversationState | None = state.mind
         if conversation is None:
-            return self.policy.dialect.open(self.world.instructions, str(state.observation))
-        return self.policy.dialect.turn(str(state.observation), stopped=conversation.stopped)
+            instructions = self.world.instructions
+            return open_conversation(self.policy.dialect, instructions, str(state.observation), state.info)
+        observation, stopped = str(state.observation), conversation.stopped
+        return continue_conversation(self.policy.dialect, observation, state.info, stopped=stopped)
 
     def path(self, state: EnvState) -> list[int]:
         """Returns all tokens of the conversation up to the next action."""

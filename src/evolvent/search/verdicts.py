@@ -9,9 +9,9 @@ from typing import TypeVar
 from evolvent.engine.asks import Answer, Ask, BlockingCall, RoutedAsk
 from evolvent.errors import EnvLost, EvolventError, ScoringError, boundary
 from evolvent.trajectory import Score, Task, unscored
-from evolvent.worlds.base import Limits, World
+from evolvent.worlds.base import Info, Limits, World
 
-__all__ = ["ResponseGrade", "call_world", "graded", "read_question"]
+__all__ = ["ResponseGrade", "call_world", "graded", "read_opening", "read_question"]
 
 T = TypeVar("T")
 
@@ -26,10 +26,15 @@ class ResponseGrade:
 
 def read_question(world: World, task: Task) -> str:
     """Returns the first observation of a fresh episode of a task."""
+    return read_opening(world, task)[0]
+
+
+def read_opening(world: World, task: Task) -> tuple[str, Info]:
+    """Returns the first observation and info of a fresh episode of a task."""
     env = world.make(task)
     try:
-        observation, _ = env.reset()
-        return str(observation)
+        observation, info = env.reset()
+        return str(observation), info
     finally:
         env.close()
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from evolvent.worlds.panel import Sizes as Sizes
     from evolvent.worlds.plume.world import PlumeWorld as PlumeWorld
     from evolvent.worlds.preference.world import Preference as Preference
+    from evolvent.worlds.prompts.world import PromptWorld as PromptWorld
     from evolvent.worlds.reasoning.arithmetic import Arithmetic as Arithmetic
     from evolvent.worlds.reasoning.entailment import Entailment as Entailment
     from evolvent.worlds.reasoning.graded import Graded as Graded
@@ -89,6 +90,7 @@ __getattr__, __dir__, __all__ = lazy_namespace(
         "panel": ("Sizes",),
         "plume.world": ("PlumeWorld",),
         "preference.world": ("Preference",),
+        "prompts.world": ("PromptWorld",),
         "reasoning.arithmetic": ("Arithmetic",),
         "reasoning.entailment": ("Entailment",),
         "reasoning.graded": ("Graded",),

@@ -1,0 +1,229 @@
+"""GRPO on a user's prompts and rewards in one call: the world, the run, the measurements and the report around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from rich.console import Console
+
+from evolvent.data.tables import Rows
+from evolvent.errors import ConfigError, Problem
+from evolvent.learn.defaults import rl_train_config
+from evolvent.learn.learner import TrainConfig
+from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.models.policy import Policy, load_policy
+from evolvent.reward.builtin import find_reward
+from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
+from evolvent.rollout.episode import Limits
+from evolvent.rollout.evaluate import Evaluation
+from evolvent.run import Run, RunStage
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from evolvent.worlds.prompts import MAX_TOKENS
+from evolvent.worlds.prompts.rewards import Reward, RewardFunction, Rewards
+from evolvent.worlds.prompts.tools import ToolFunction
+from evolvent.worlds.prompts.world import PromptWorld
+
+__all__ = ["NamedRewards", "train_grpo"]
+
+NamedRewards: TypeAlias = "Rewards | str | Sequence[RewardFunction | Reward | str | tuple[RewardFunction | str, float]]"
+"""Reward functions, or names of built-in rewards."""
+_MANY_CUT = 0.1  # share of cut replies from which a line says so
+
+
+def train_grpo(
+    policy: Policy | Path | str,
+    dataset: Rows | PromptWorld,
+    rewards: NamedRewards = (),
+    *,
+    tools: Sequence[ToolFunction] | ToolFunction = (),
+    weights: Sequence[float] | None = None,
+    instructions: str = "",
+    folder: Path | str = "runs/grpo",
+    iterations: int = 50,
+    tasks_per_iteration: int = 16,
+    group_size: int = 4,
+    lr: float | None = None,
+    max_tokens: int = MAX_TOKENS,
+    temperature: float = 1.0,
+    reward_timeout_s: float = 60.0,
+    panel_limit: int = 200,
+    seed: int = 0,
+    slots: int = 64,
+    config: GRPOConfig | None = None,
+    train: TrainConfig | None = None,
+    quiet: bool = False,
+) -> Policy:
+    """Trains a policy on prompts by GRPO: several replies to a prompt are compared by the sum of their rewards.
+
+    The run measures the test rows before and after, writes its report and the trained model to its folder, and tells
+    what it does on standard error. Called again on the same folder it goes on where it stopped; what has finished is
+    read, and done again where a reward, a tool, a row or a setting has changed.
+
+    Args:
+        policy: a policy, a model folder, a GGUF file, or the name of a model on this machine. "xs", "s" and "m" are
+            small untrained policies over the words of the dataset.
+        dataset: a list of dicts, a `datasets.Dataset`, or a path to JSON lines, JSON, CSV or Parquet, with one of the
+            columns `prompt`, `messages`, `question` and `problem`; or a `PromptWorld`, without rewards and tools.
+        rewards: functions `def reward(completion, **row) -> float`, sync or async, or names of built-in ones
+            ("exact", "number", "maths", "code", "json_schema", "regex:PATTERN", "judge:MODEL@URL"); `(function,
+            weight)` weighs one.
+        tools: typed functions that the model may call; episodes then have several turns.
+        weights: a weight for each reward.
+        instructions: a system message for rows without one.
+        folder: folder of the run.
+        iterations: rounds of playing and learning.
+        tasks_per_iteration: prompts of a round.
+        group_size: replies to a prompt that are compared.
+        lr: learning rate; None: what fits the size of the model.
+        max_tokens: longest reply in tokens.
+        temperature: of sampling.
+        reward_timeout_s: longest time of one reward, and of one round of tools.
+        panel_limit: most test rows that are measured.
+        seed: all randomness derives from it.
+        slots: replies that are written at once.
+        config: further settings of GRPO and its family; it replaces iterations, tasks_per_iteration, group_size and
+            temperature.
+        train: further settings of the learner; it replaces lr.
+        quiet: whether nothing is told.
+    Returns:
+        the trained policy; the one that was passed in is unchanged.
+    Raises:
+        ConfigError: the dataset, rewards or tools cannot be used; see `PromptWorld`.
+        NothingToLearn: too many replies could not be scored, or all replies to every prompt earned the same.
+
+    >>> import tempfile
+    >>> rows = [{"prompt": f"say {word}", "answer": word} for word in "one two three four five six seven".split()]
+    >>> folder = tempfile.mkdtemp()
+    >>> policy = train_grpo("xs", rows, lambda text, answer: 0.1 * len(text.split()), folder=folder, iterations=1,
+    ...     max_tokens=4, quiet=True)
+    >>> policy.version
+    1
+    """
+    world = _make_world(dataset, rewards, tools=tools, weights=weights, instructions=instructions)
+    policy = _resolve_policy(policy, world, seed=seed)
+    console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
+    practice = RLConfig(
+        iterations=iterations,
+        tasks_per_iteration=tasks_per_iteration,
+        group_size=group_size,
+        temperature=temperature,
+    )
+    config = GRPOConfig(practice=practice) if config is None else config
+    if train is None:  # as `evolvent train rl` has them
+        train = rl_train_config(None, policy)
+        train = train if lr is None else train.model_copy(update={"lr": lr})
+    backend = _TellingBackend(
+        {world.name: world},
+        train,
+        EvaluationPanel(limit=panel_limit),
+        slots=slots,
+        max_tokens=max_tokens,
+        limits=Limits(step_s=reward_timeout_s),
+    )
+    backend.console, backend.num_iterations = console, config.practice.iterations
+    console.print(world.describe())
+    with Run(Path(folder), backend, seed=seed, settings=backend.settings()) as run:
+        arm = run.arm("grpo")
+        before = arm.evaluate(policy, 0)
+        trained = grpo(policy, world.tasks("train", world.tiers[0]), config=config, run=arm)
+        after = arm.evaluate(trained, config.practice.iterations)
+        trained.save(run.folder / "model")
+        if run.reused_stages:
+            console.print(f"read from the earlier run in {folder}, not done again: {', '.join(run.reused_stages)}")
+        _write_report(run.folder)
+        for line in (*_describe_results(before, after), *filter(None, [backend.failures.describe()])):
+            console.print(line)
+        console.print(f"model {run.folder / 'model'}, report {run.folder / 'report.html'}")
+    return trained
+
+
+def _make_world(
+    dataset: Rows | PromptWorld,
+    rewards: NamedRewards,
+    *,
+    tools: Sequence[ToolFunction] | ToolFunction,
+    weights: Sequence[float] | None,
+    instructions: str,
+) -> PromptWorld:
+    if not isinstance(dataset, PromptWorld):
+        return PromptWorld(dataset, _resolve_rewards(rewards), tools=tools, weights=weights, instructions=instructions)
+    if rewards != () or tools != () or weights is not None or instructions:
+        hint = "leave out rewards, tools, weights and instructions, or pass the rows"
+        raise ConfigError([Problem("dataset", "a PromptWorld has its own rewards and tools", hint)])
+    return dataset
+
+
+def _resolve_rewards(rewards: NamedRewards) -> Rewards:
+    """Returns the rewards with built-in ones in place of their names."""
+    if isinstance(rewards, str):
+        return find_reward(rewards)
+    if not isinstance(rewards, list | tuple):
+        return cast("Rewards", rewards)
+    resolved: list[object] = []
+    for item in rewards:
+        if isinstance(item, tuple) and isinstance(item[0], str):
+            resolved.append((find_reward(item[0]), item[1]))
+        else:
+            resolved.append(find_reward(item) if isinstance(item, str) else item)
+    return cast("Rewards", tuple(resolved) if isinstance(rewards, tuple) else resolved)
+
+
+def _resolve_policy(policy: Policy | Path | str, world: PromptWorld, *, seed: int) -> Policy:
+    if isinstance(policy, Policy):
+        return policy
+    if str(policy) in ("xs", "s", "m"):
+        from evolvent.scale.initial import make_policy
+
+        return make_policy([world], size=str(policy), seed=seed)
+    return load_policy(policy)
+
+
+def _write_report(folder: Path) -> None:
+    from evolvent.view import report
+
+    report(folder, folder / "report.html")
+
+
+class _TellingBackend(LocalBackend):
+    """A backend that tells each iteration, and the first episode of each kind that could not be scored."""
+
+    console: Console = Console(quiet=True)
+    num_iterations: int = 0
+
+    def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
+        def log(row: Mapping[str, object]) -> None:
+            stage.log(row)
+            if row.get("kind") == "practise":
+                self.console.print(_describe_iteration(row, self.num_iterations))
+
+        return super().train_rl(policy, replace(stage, log=log), spec=spec)
+
+
+def _describe_iteration(row: Mapping[str, object], count: int) -> str:
+    def number(name: str) -> float:
+        value = row.get(name, 0.0)
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    line = f"iteration {row.get('step')}/{count}: mean return {number('return'):.3f}, success {number('success'):.0%}"
+    if number("cut") >= _MANY_CUT:
+        line += f", {number('cut'):.0%} of the replies cut at max_tokens"
+    if number("unscored"):
+        line += f", {number('unscored'):.0%} not scored"
+    return line
+
+
+def _describe_results(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> list[str]:
+    lines = []
+    for first, last in zip(before, after, strict=True):
+        returns = [row.mean if row.mean_return is None else row.mean_return for row in (first, last)]
+        if None in returns or last.mean is None or first.mean is None:
+            lines.append(f"{last.split}: {last.errors} of {last.n} rows could not be scored, so no mean is given")
+            continue
+        lines.append(
+            f"{last.split}, {last.n} rows: mean return {returns[0]:.3f} before, {returns[1]:.3f} after; "
+            f"success {first.mean:.0%} before, {last.mean:.0%} after"
+        )
+    return lines
