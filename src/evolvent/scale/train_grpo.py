@@ -11,8 +11,7 @@ from rich.console import Console
 
 from evolvent.data.tables import Rows
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.defaults import rl_train_config
-from evolvent.learn.learner import TrainConfig
+from evolvent.learn.learner import RL_TRAIN, TrainConfig
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.policy import Policy, load_policy
 from evolvent.reward.builtin import find_reward
@@ -112,9 +111,8 @@ def train_grpo(
         temperature=temperature,
     )
     config = GRPOConfig(practice=practice) if config is None else config
-    if train is None:  # as `evolvent train rl` has them
-        train = rl_train_config(None, policy)
-        train = train if lr is None else train.model_copy(update={"lr": lr})
+    if train is None and lr is not None:
+        train = RL_TRAIN.model_copy(update={"lr": lr})
     backend = _TellingBackend(
         {world.name: world},
         train,
