@@ -65,3 +65,12 @@ def test_the_readme_shows_the_file(name):
     blocks = re.findall(r"^```(?:python|py)?\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
     assert source in blocks, f"the README holds another text than examples/{name}.py"
     assert len(source.splitlines()) <= 30
+
+
+def test_grpo_prompts(tmp_path):
+    run("grpo_prompts", tmp_path)
+    told = (tmp_path / ".err-0").read_text(encoding="utf-8").splitlines()
+    assert told[0] == "prompts: 5 train, 2 dev, 2 test rows; rewards says_its_word x 1"
+    assert [line.split(":")[0] for line in told[1:5]] == [f"iteration {number}/4" for number in range(1, 5)]
+    assert told[5].startswith("test, 2 rows: mean return")
+    assert load_policy(tmp_path / "runs" / "grpo-prompts" / "model").version > 0

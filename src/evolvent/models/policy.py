@@ -138,12 +138,13 @@ class Policy:
         model = light_copy(self.model, trained_names=trainable(self.model)) if tuned else copy.deepcopy(self.model)
         return replace(self, model=model, value_head=copy.deepcopy(self.value_head))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | str) -> None:
         """Writes the policy as a Hugging Face folder (safetensors). An existing folder's files are replaced.
 
         Of a policy with an adapter, the adapter is written and the location of its base; a base that is in no other
         folder, or has changed there, is written into the folder too.
         """
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         note: dict[str, Any] = {"format": 1, "dialect": self.dialect.name, "version": self.version}
         if isinstance(self.dialect, Chat):

@@ -1,0 +1,35 @@
+"""GRPO on your own prompts and reward: a dataset of arithmetic, the number as a reward, and a calculator as a tool.
+
+    python grpo_prompts.py [MODEL [DATA]]
+
+MODEL is a folder, a GGUF file or the name of a model on this machine ("smollm2"); without one a small untrained model
+learns a simpler task. DATA is a file of JSON lines, JSON, CSV or Parquet with the columns `prompt` and `answer`.
+"""
+
+import sys
+
+import evolvent as ev
+
+
+def calculate(a: int, operation: str, b: int) -> int:
+    """Calculates a op b, where operation is one of + - *."""
+    return {"+": a + b, "-": a - b, "*": a * b}[operation]
+
+
+def brief(completion):
+    return 1 / (1 + len(completion.split()))
+
+
+def says_its_word(completion, answer):
+    return completion.split().count(answer) / 4
+
+
+model, data = (*sys.argv[1:], None, None)[:2]
+if model:
+    rows = [{"prompt": f"What is {a} * {b}?", "answer": a * b} for a in range(11, 31) for b in range(11, 31)]
+    rewards, tools, settings = ["number", (brief, 0.1)], [calculate], {"iterations": 20}
+else:
+    words = ("red", "blue", "green", "one", "two", "three", "four", "five", "six")
+    rows = [{"prompt": f"say {word}", "answer": word} for word in words]
+    rewards, tools, settings = [says_its_word], [], {"iterations": 4, "max_tokens": 4}
+policy = ev.train_grpo(model or "xs", data or rows, rewards, tools=tools, folder="runs/grpo-prompts", **settings)
