@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -187,6 +187,7 @@ class LocalBackend:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     placement: Placement = field(default_factory=Placement)
     failures: FailureCounts = field(default_factory=FailureCounts)
+    _tells_failures: ClassVar[bool] = True  # whether the end of a training tells them
     _lock: Any = field(default_factory=RLock)
     _engine: Engine | None = None
     _served_policy: Policy | None = None
@@ -397,6 +398,10 @@ class LocalBackend:
             for name in self._trained:
                 self._trained[name] += int(row.get(name, 0))
             stage.log(row)
+            is_last = row.get("kind") == "practise" and row.get("step") == config.iterations
+            description = self.failures.describe() if is_last and self._tells_failures else ""
+            if description:
+                _log.warning("%s", description)
 
         def show(row: Mapping[str, Any]) -> None:
             save_credit(stage.folder.parents[1] / "credit.json", {"stage": stage.name, "arm": stage.arm, **row})

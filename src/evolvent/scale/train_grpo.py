@@ -190,6 +190,7 @@ class _TellingBackend(LocalBackend):
 
     console: Console = Console(quiet=True)
     num_iterations: int = 0
+    _tells_failures = False  # the caller does
 
     def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
         def log(row: Mapping[str, object]) -> None:

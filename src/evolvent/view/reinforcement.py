@@ -97,6 +97,15 @@ SIGNS: tuple[Sign, ...] = (
         "raise the horizon, or begin with a shorter task",
     ),
     Sign(
+        "cut",
+        "replies cut at the limit of tokens",
+        0.2,
+        "above",
+        True,
+        "replies end before the answer comes",
+        "raise max_tokens, or reward short replies",
+    ),
+    Sign(
         "stale", "episodes of too old a policy", 0.2, "above", True, "collected work is thrown away", "allow more lag"
     ),
     Sign(
