@@ -167,8 +167,8 @@ class _ChatMind:
                 message_ids, cut = shorter, True
         return self._decide(text, message_ids, reply, cut=cut)
 
-    def _open(self, observation: str, info: Info) -> list[int]:
-        if info.get("messages") and not info.get("tools"):
+    def _open(self, observation: str, info: Info | None = None) -> list[int]:
+        if info and info.get("messages") and not info.get("tools"):
             return self._pages.open_messages(read_messages(info)[0])
         return self._pages.open(self._instructions, observation)
 
