@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from evolvent.agents.language import LanguageAgent
     from evolvent.agents.plain import Expert, Random, Script
     from evolvent.config import Config
-    from evolvent.engine.asks import SampleAsk, Sampling, ScoreAsk
+    from evolvent.engine.asks import SampleAsk, Sampling
     from evolvent.engine.driver import run_jobs
     from evolvent.engine.local import LocalEngine
     from evolvent.errors import ConfigError, EvolventError
@@ -41,7 +41,7 @@ _HOMES = {
     "agents.language": ("LanguageAgent",),
     "agents.plain": ("Expert", "Random", "Script"),
     "config": ("Config",),
-    "engine.asks": ("SampleAsk", "Sampling", "ScoreAsk"),
+    "engine.asks": ("SampleAsk", "Sampling"),
     "engine.driver": ("run_jobs",),
     "engine.local": ("LocalEngine",),
     "errors": ("ConfigError", "EvolventError"),
@@ -72,6 +72,7 @@ _FORMER_NAMES = {
     "drive": "run_jobs",
     "policy_for": "make_policy",
 }
+_MOVED_NAMES = {"ScoreAsk": "engine"}  # to a namespace, because few need them
 
 __version__ = "0.1.0"
 __all__ = [
@@ -95,7 +96,6 @@ __all__ = [
     "SampleAsk",
     "Sampling",
     "Score",
-    "ScoreAsk",
     "Script",
     "Start",
     "Step",
@@ -131,6 +131,10 @@ def __getattr__(name: str) -> Any:
     if name in _FORMER_NAMES:
         warnings.warn(f"evolvent.{name} is now evolvent.{_FORMER_NAMES[name]}", DeprecationWarning, stacklevel=2)
         name = _FORMER_NAMES[name]
+    if name in _MOVED_NAMES:
+        namespace = _MOVED_NAMES[name]
+        warnings.warn(f"evolvent.{name} is now evolvent.{namespace}.{name}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(f"evolvent.{namespace}"), name)
     if name in _NAMESPACES:
         return import_module(f"evolvent.{name}")
     if name in _HOME:

@@ -104,3 +104,11 @@ def test_a_former_public_name_warns_and_is_the_present_one(name):
     with pytest.warns(DeprecationWarning, match=f"evolvent.{name} is now evolvent.{present}"):
         assert getattr(evolvent, name) is getattr(evolvent, present)
     assert name not in evolvent.__all__ and present in evolvent.__all__
+
+
+@pytest.mark.parametrize("name", sorted(evolvent._MOVED_NAMES))
+def test_a_moved_public_name_warns_and_is_that_of_its_namespace(name):
+    namespace = evolvent._MOVED_NAMES[name]
+    with pytest.warns(DeprecationWarning, match=f"evolvent.{name} is now evolvent.{namespace}.{name}"):
+        assert getattr(evolvent, name) is getattr(getattr(evolvent, namespace), name)
+    assert name not in evolvent.__all__ and name in getattr(evolvent, namespace).__all__
