@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help evolve evolve-real test test-full check format docs docs-worlds clean
 
 help: ## print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
 evolve: $(VENV)/.train ## the main job: clone, explore, learn, measure; ends by naming the report
 	@$(BIN)/evolvent evolve $(ARGS)

@@ -23,6 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
 
 from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
+from evolvent.foreign_names import find_own_name
 from evolvent.former_names import former_fields
 from evolvent.identity import fingerprint
 
@@ -457,6 +458,9 @@ def _to_json(value: Any) -> Any:
 def _report_unknown_key(item: _SettingInput, fields: Mapping[str, FieldInfo]) -> Problem:
     tail = item.path.rsplit(".", 1)[-1]
     problem = unknown_name_problem("key", item.path, fields, location=item.source)
+    own_name = find_own_name(tail, fields)
+    if own_name is not None:
+        return Problem(problem.where, problem.what, own_name)
     if find_nearest(item.path, fields) is None:
         suggestion = find_nearest(tail, [path.rsplit(".", 1)[-1] for path in fields])
         full_paths = [path for path in fields if suggestion is not None and path.rsplit(".", 1)[-1] == suggestion]

@@ -31,7 +31,7 @@ from evolvent.errors import ConfigError, Problem, RankFailed, find_nearest, unkn
 from evolvent.learn.parallel.ranks import RankCoordinator, join_ranks
 from evolvent.models.adapters import adapt
 
-__all__ = ["COMMANDS", "run"]
+__all__ = ["COMMANDS", "RL_METHODS", "run"]
 
 _FREE_SETTINGS = ("parallel.", "keep.", "device", "threads")  # a training goes on elsewhere with the same losses
 COMMANDS = {
@@ -39,7 +39,7 @@ COMMANDS = {
     for name, (config, about) in RECIPES.items()
 }
 _OTHER_METHODS = {
-    "rl": "Reinforcement learning in worlds (GRPO, PPO, POAD, R3, ...); no DATA.",
+    "rl": "Reinforcement learning in worlds; `train grpo`, `train ppo` and so on do too.",
     "tsllm": "Alternate tree search with a learned value and training; no DATA.",
     "openr": "Train a process reward model, then RL and search with it; no DATA.",
     "hammer": "Function calling with masked names (Hammer); DATA: rows of calls.",
@@ -49,6 +49,8 @@ _OTHER_METHODS = {
     "mat": "Multi-agent RL (MAT, MAPPO, HAPPO); no DATA.",
     "sequence": "Offline RL over sequences: DT, ODT, TT, Q-Transformer, BC.",
 }
+RL_METHODS = ("ppo", "twosome", "token_ppo", "ntpo", "poad", "etpo", "grpo", "scaling_inter", "r3")
+"""Methods of reinforcement learning that `train NAME` reaches too; a test holds them to those of `train rl`."""
 _FAILED = 1
 _SIZE_PATTERN = re.compile(r"\d+(\.\d+)?")
 
@@ -62,6 +64,10 @@ def run(argv: Sequence[str], console: Console) -> int:
         from evolvent.cli.train_rl import run as run_rl
 
         return run_rl(argv[1:], console)
+    if argv[0] in RL_METHODS:  # `train grpo` for `train rl --method grpo`
+        from evolvent.cli.train_rl import run as run_rl
+
+        return run_rl(["--method", argv[0], *argv[1:]], console)
     if argv[0] in ("tsllm", "openr"):
         from evolvent.cli.train_search import run as run_search_training
 
@@ -153,12 +159,16 @@ def _parse_recipe(argv: Sequence[str]) -> tuple[str, list[str], float | None]:
         name, recipe_argv = first, recipe_argv[1:]
     else:
         suggestion, has_data = (
-            find_nearest(first, (*RECIPES, *_OTHER_METHODS)),
+            find_nearest(first, (*RECIPES, *_OTHER_METHODS, *RL_METHODS)),
             argv[1:2] and not argv[1].startswith("--"),
         )
         if not first.startswith("--") and (suggestion or has_data) and not Path(first).exists():
             raise ConfigError(
-                [unknown_name_problem("recipe", first, (*RECIPES, *_OTHER_METHODS), location="evolvent train")]
+                [
+                    unknown_name_problem(
+                        "recipe", first, (*RECIPES, *_OTHER_METHODS, *RL_METHODS), location="evolvent train"
+                    )
+                ]
             )
         name = _find_resumed_recipe(argv) or "sft"
     card_gib = 0.0 if "--plan" in recipe_argv else None

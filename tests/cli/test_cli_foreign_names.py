@@ -1,0 +1,54 @@
+"""Settings under the names of other libraries are answered with ours; `train grpo` is `train rl --method grpo`."""
+
+import pytest
+
+from evolvent.cli.main import main
+from evolvent.cli.search import COMMAND as SEARCH
+from evolvent.cli.train import COMMANDS, RL_METHODS
+from evolvent.cli.train_rl import METHODS, make_command
+from evolvent.config import list_settings
+from evolvent.foreign_names import _OWN_NAMES, find_own_name
+
+
+def settings_of(command):
+    return {setting.path for setting in list_settings(command.config)}
+
+
+def test_every_own_name_is_a_setting_of_some_command():
+    commands = [make_command("grpo"), make_command("ppo"), COMMANDS["sft"], SEARCH]
+    known = set().union(*map(settings_of, commands)) | {"data", "resume", "samples", "learn.train.lr", "panel.limit"}
+    assert {name for names in _OWN_NAMES.values() for name in names} <= known
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("train grpo --learning_rate 1e-5", "unknown key 'learning_rate' (here it is 'train.lr')"),
+        ("train grpo --num_generations 8", "(here it is 'rl.practice.group_size')"),
+        ("train grpo --max-completion-length 64", "(here it is 'max_tokens')"),
+        ("train grpo --report_to wandb", "(use: evolvent runs track RUN)"),
+        ("train sft data.jsonl --num_train_epochs 2", "(here it is 'train.epochs')"),
+        ("train sft data.jsonl --lora_r 8", "(here it is 'adapter.rank')"),
+        ("eval --model_name_or_path xs", "(here it is 'policy')"),
+        ("collect --torch_dtype bfloat16", "(here it is 'dtype')"),
+    ],
+)
+def test_a_foreign_name_is_answered_with_ours(capsys, argv, message):
+    assert main(argv.split()) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_foreign_name_that_a_command_has_no_setting_for_stays_unknown():
+    assert find_own_name("num_generations", ["policy"]) is None
+    assert find_own_name("nonsense", ["policy"]) is None
+
+
+def test_methods_of_reinforcement_learning_are_recipes_of_train(capsys):
+    assert tuple(METHODS) == RL_METHODS
+    for name in RL_METHODS:
+        assert main(["train", name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert main(["train", "rl", "--method", name, "--help"]) == 0
+        assert capsys.readouterr().out == shown
+    assert main(["train", "grppo", "--policy", "xs"]) == 2
+    assert "grpo" in capsys.readouterr().err
