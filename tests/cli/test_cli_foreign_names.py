@@ -6,8 +6,7 @@ from evolvent.cli.main import main
 from evolvent.cli.search import COMMAND as SEARCH
 from evolvent.cli.train import COMMANDS, RL_METHODS
 from evolvent.cli.train_rl import METHODS, make_command
-from evolvent.config import list_settings
-from evolvent.foreign_names import _OWN_NAMES, find_own_name
+from evolvent.config import _OWN_NAMES, find_own_name, list_settings
 
 
 def settings_of(command):

@@ -39,7 +39,7 @@ COMMANDS = {
     for name, (config, about) in RECIPES.items()
 }
 _OTHER_METHODS = {
-    "rl": "Reinforcement learning in worlds; `train grpo`, `train ppo` and so on do too.",
+    "rl": "Reinforcement learning in worlds, by a method: also `train grpo`, ...",
     "tsllm": "Alternate tree search with a learned value and training; no DATA.",
     "openr": "Train a process reward model, then RL and search with it; no DATA.",
     "hammer": "Function calling with masked names (Hammer); DATA: rows of calls.",
