@@ -1,5 +1,7 @@
 """Training settings that follow from a model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -101,3 +103,18 @@ def test_another_kind_of_adapter_is_not_continued():
     adapted = adapt(tiny_policy(["go"]), AdapterConfig(kind="lora", targets=("all-linear",)), seed=0)
     with pytest.raises(ConfigError, match="already has an adapter"):
         adapt(adapted, AdapterConfig(kind="ia3", targets=("down_proj",), existing="continue"), seed=0)
+
+
+def test_runs_in_python_take_the_settings_that_fit_a_pretrained_policy(monkeypatch):
+    monkeypatch.setattr("evolvent.scale.local_backend.MIN_PRETRAINED", 10)
+    policy = tiny_policy(["go", "left"])
+    pretrained = replace(policy, dialect=type("Other", (), {"name": "chat"})())
+    facts = ModelFacts(policy.parameters(), is_pretrained=True)
+    backend = LocalBackend({})
+    assert backend._train_config(policy) == TrainConfig()  # a model over the words of worlds
+    assert backend._train_config(pretrained).lr == train_settings(facts)["lr"]
+    assert backend._train_config(pretrained).layout == "shared"  # instructions are read once
+    assert backend._rl_train_config(pretrained).lr == rl_settings(facts)["lr"]
+    assert backend._rl_train_config(pretrained).weight_decay == RL_TRAIN.weight_decay
+    explicit = LocalBackend({}, train=TrainConfig(lr=0.5), rl_train=TrainConfig(lr=0.25))
+    assert (explicit._train_config(pretrained).lr, explicit._rl_train_config(pretrained).lr) == (0.5, 0.25)
