@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 
 from evolvent.cli.registry import POLICIES, resolve_model_folder
+from evolvent.cli.settings import ModelConfig
 from evolvent.config import Config
 from evolvent.errors import EvolventError, Incomplete
 from evolvent.models.catalog import count_parameters
 from evolvent.models.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
+from evolvent.models.placement import available_bytes, find_device
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
@@ -99,7 +101,15 @@ def fill_model_defaults(config: C, facts: ModelFacts, console: Console | None, *
             f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in filled.items()
         )
         console.print(show_hidden(f"defaults for {policy} ({size}): {values}"), soft_wrap=True)
+    if console is not None and isinstance(config, ModelConfig):
+        console.print(show_hidden(_describe_budget(config.device)), soft_wrap=True)
     return config.model_copy(update=update)
+
+
+def _describe_budget(device: str) -> str:
+    """Describes the memory that an engine takes at most (`engine.local`)."""
+    budget = available_bytes(find_device(device)) // 2
+    return f"keys and values take at most {budget / 1e9:.1f} GB, half of what is free on {device}"
 
 
 def _as_update_settings(settings: dict[str, object]) -> dict[str, object]:
