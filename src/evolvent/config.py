@@ -194,11 +194,21 @@ def resolve(
 
 
 class _SettingFields(dict[str, FieldInfo]):
-    """The leaves of a configuration class by dotted path, and the former names that were used for them."""
+    """The leaves of a configuration class by dotted path, and the former names that were used for them.
+
+    Attributes:
+        main_names: names of nested classes that take a plain value, as `agent` in place of `agent.kind`.
+    """
 
     def __init__(self, cls: type[BaseModel]) -> None:
         super().__init__(_iterate_fields(cls))
         self.renamed: dict[str, str] = {}
+        nested_classes = {name: _nested_class(field.annotation) for name, field in cls.model_fields.items()}
+        self.main_names = [
+            name
+            for name, inner in nested_classes.items()
+            if inner is not None and issubclass(inner, Config) and inner.main_setting
+        ]
         self._cls = cls
 
     def resolve_path(self, path: str, *, is_plain: bool = True) -> str:
@@ -535,13 +545,14 @@ def find_own_name(name: str, settings: Collection[str]) -> str | None:
     return _ELSEWHERE.get(name)
 
 
-def _report_unknown_key(item: _SettingInput, fields: Mapping[str, FieldInfo]) -> Problem:
+def _report_unknown_key(item: _SettingInput, fields: _SettingFields) -> Problem:
     tail = item.path.rsplit(".", 1)[-1]
-    problem = unknown_name_problem("key", item.path, fields, location=item.source)
+    choices = [*fields, *fields.main_names]
+    problem = unknown_name_problem("key", item.path, choices, location=item.source)
     own_name = find_own_name(tail, fields)
     if own_name is not None:
         return Problem(problem.where, problem.what, own_name)
-    if find_nearest(item.path, fields) is None:
+    if find_nearest(item.path, choices) is None:
         suggestion = find_nearest(tail, [path.rsplit(".", 1)[-1] for path in fields])
         full_paths = [path for path in fields if suggestion is not None and path.rsplit(".", 1)[-1] == suggestion]
         if full_paths:
