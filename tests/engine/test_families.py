@@ -10,9 +10,13 @@ import torch
 
 from benchmarks.family_models import FAMILIES, VOCABULARY, build_model
 from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
+from evolvent.engine.decoders import decoder_for
 from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.fitting import engine_for
+from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.local import LocalEngine
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.policy import tiny_policy
 from tests.engine.models import Letters, Policy
 
 CONTEXT = 96
@@ -94,3 +98,32 @@ def test_random_trees_of_texts_equal_whole_forwards(family, max_snapshots):
                 nodes.append(result.node)
         rng.shuffle(nodes)
         nodes = [None, *[node for node in nodes if node is not None][:7]]
+
+
+def test_a_merged_adapter_in_bfloat16_shares_prefixes(caplog):
+    """Merging rounds single logits by more than any decoder does; it must not lead to recomputation."""
+    policy = tiny_policy([f"w{number}" for number in range(60)], size="m")
+    policy.model.to(torch.bfloat16)
+    adapted = adapt(policy, AdapterConfig(kind="lora", targets=("all-linear",), rank=8, alpha=64), seed=0)
+    with torch.no_grad():
+        for name, weight in adapted.model.named_parameters():
+            if "lora_" in name:
+                weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(len(name) + 1))
+    assert isinstance(engine_for(adapted, slots=2), LocalEngine)
+
+
+def test_a_decoder_that_reads_other_positions_is_refused_in_bfloat16(monkeypatch):
+    policy = tiny_policy([f"w{number}" for number in range(60)], size="m")
+    policy.model.to(torch.bfloat16)
+    make = FusedDecoder.__init__
+
+    def broken(self, model, *, capacity):
+        make(self, model, capacity=capacity)
+        self._turns[10:] = self._turns[9]
+
+    monkeypatch.setattr(FusedDecoder, "__init__", broken)
+    with torch.no_grad():  # positions matter to a model that has learned
+        for layer in policy.model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(8)
+            layer.self_attn.k_proj.weight.mul_(8)
+    assert not isinstance(decoder_for(policy.model, capacity=64), FusedDecoder)

@@ -81,13 +81,21 @@ LAPTOP: Mapping[str, object] = {
     "train": {"lr": 5e-3, "betas": [0.9, 0.95], "batch_tokens": 512},
 }
 
-# What two cores can show in three quarters of an hour with a model of a hundred million weights.
+# What two cores can show in half an hour with a model of a hundred million weights.
+_BFLOAT16 = multiplies_bfloat16()
 PRETRAINED: Mapping[str, object] = {
-    "demonstrations": [40],
+    "demonstrations": [80],
     "explore": 60,
     "adapter": {"kind": "lora", "rank": 16, "alpha": 32, "targets": ["all-linear"]},
-    **({"dtype": "bfloat16", "train": {"dtype": "bfloat16"}} if multiplies_bfloat16() else {}),
-    "method": {"iterations": 2, "samples_per_task": 3},
+    "dtype": "bfloat16" if _BFLOAT16 else "auto",
+    "train": {
+        "lr": 1e-3,
+        "batch_tokens": 1024,
+        "epochs": 6,
+        "warmup_steps": 5,
+        "dtype": "bfloat16" if _BFLOAT16 else "float32",
+    },
+    "method": {"iterations": 2, "samples_per_task": 3, "round_tokens": 6000},
     "panel": {"limit": 25},
     "slots": 64,
 }

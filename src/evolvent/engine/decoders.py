@@ -340,7 +340,8 @@ def _probe_layers(model: Any) -> tuple[list[tuple[_LayerShape | None, tuple[Stat
 
 log = logging.getLogger(__name__)
 _CHECKED_TOKENS = 31
-_TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}  # of the largest logit, at least 1
+_TOLERANCE = 1e-4  # of the largest logit, at least 1, in float32
+_ROUNDING = {torch.float16: 2e-2, torch.bfloat16: 5e-2}  # root mean square of the differences over that of the logits
 
 
 class Decoder(Protocol):
@@ -397,16 +398,18 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
             if _has_window(config, capacity)
             else fused_obstacle(config)
         )
-        tolerance = _TOLERANCE.get(next(model.parameters()).dtype, 1e-4)
+        dtype = next(model.parameters()).dtype
+        tolerance = _ROUNDING.get(dtype, _TOLERANCE)
+        reference = plain if dtype in _ROUNDING else model  # merging an adapter into short numbers rounds them too
         makers: tuple[type[FusedDecoder] | type[ModuleDecoder], ...] = (FusedDecoder, ModuleDecoder)
         for maker in makers[1 if fused_reason else 0 :]:
             try:
                 with boundary(EngineError, f"{maker.__name__} cannot run it"):
                     decoder = maker(plain, capacity=capacity)
-                    difference = _measure_difference(decoder, model)
+                    difference = _measure_difference(decoder, reference)
                     if isinstance(decoder, ModuleDecoder) and decoder.shape.states and difference > tolerance:
                         decoder.one_by_one = True
-                        difference = _measure_difference(decoder, model)
+                        difference = _measure_difference(decoder, reference)
             except EngineError as problem:
                 reason = str(problem)
                 continue
@@ -425,7 +428,13 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
 
 
 def _measure_difference(decoder: Decoder, model: PreTrainedModel) -> float:
-    """Returns the largest logit difference on a random text, relative to the largest logit (at least 1)."""
+    """Returns the difference of the logits on a random text.
+
+    In float32 it is the largest difference, relative to the largest logit (at least 1). Shorter numbers round, and
+    single logits of a large model differ by a tenth of the largest: there it is the root mean square of the differences
+    over that of the logits. For SmolLM2 in bfloat16 it is 0.02; with two layers swapped, or positions counted wrongly
+    from the tenth on, it is 0.12.
+    """
     weight = next(model.parameters())
     rng = np.random.default_rng(0)
     ids = torch.from_numpy(rng.integers(0, decoder.vocabulary, _CHECKED_TOKENS)).to(weight.device)
@@ -439,4 +448,6 @@ def _measure_difference(decoder: Decoder, model: PreTrainedModel) -> float:
             layout = plan(row, np.array([first]), np.array([last - first]), limit=4096, capacity=arena.capacity)
             decoder.forward(ids[first:last], layout, arena)
         logits = decoder.logits(arena.hidden[1, :_CHECKED_TOKENS]).float()
+    if weight.dtype in _ROUNDING:
+        return float((logits - expected).square().mean().sqrt() / expected.square().mean().sqrt().clamp(min=1e-6))
     return float((logits - expected).abs().max()) / max(1.0, float(expected.abs().max()))
