@@ -199,7 +199,7 @@ def test_code_that_writes_its_own_answer_fails_and_does_not_end_the_judge(opened
 import json, os, time
 def f(x):
     body = json.dumps({{"value": {value}}}, separators=(",", ":")).encode()
-    for descriptor in range(3, 30):
+    for descriptor in range(3, 1024):
         try:
             data = memoryview(len(body).to_bytes(4, "little") + body)
             while data:
