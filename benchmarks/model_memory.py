@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.side:
         measure = measure_engine if options.side == "engine" else measure_transformers
-        print(json.dumps(measure(options.dtype, options.count)))
+        sys.stdout.write(json.dumps(measure(options.dtype, options.count)) + "\n")
         return 0
     count = 4 if options.quick else CONVERSATIONS
     figures: dict[str, Any] = {"benchmark": "model_memory", "model": MODEL, "conversations": count, "tokens": TOKENS}
