@@ -56,3 +56,30 @@ def test_settings_of_older_runs_name_the_agent_alone(tmp_path):
     old.write_text('agent = "random"\nworlds = ["maze"]\nlimit = 2\n')
     assert main(["collect", str(old), "--output_dir", str(tmp_path / "run")]) == 0
     assert 'kind = "random"' in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("collect --agent expert --agent.examples 2", "examples need --agent policy or endpoint, got expert"),
+        ("collect --agent random --agent.restrict_to_admissible true", "restrict_to_admissible needs --agent policy"),
+        ("bench code --agent.examples 2", "unknown key 'agent.examples'"),
+        ("search --agent.restrict_to_admissible true", "unknown key 'agent.restrict_to_admissible'"),
+    ],
+)
+def test_a_setting_that_a_command_would_ignore_is_refused(capsys, argv, message):
+    assert main(argv.split()) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_restricted_actions_of_a_training_are_those_that_its_practice_scores(tmp_path):
+    argv = ["train", "grpo", "--worlds", "maze", "--panel.limit", "2", "--slots", "4", "--demonstrations", "2"]
+    argv += ["--clone_tokens", "20", "--tasks", "2", "--rl.practice.iterations", "1", "--rl.practice.group_size", "2"]
+    argv += ["--rl.practice.tasks_per_iteration", "2", "--agent.restrict_to_admissible", "true"]
+    assert main([*argv, "--output_dir", str(tmp_path / "run")]) == 0
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert config.count("restrict_to_admissible = true") == 2  # of the agent, and of the practice
+    with Store.open(tmp_path / "run" / "trajectories") as store:
+        steps = [step for trajectory in store.trajectories() for step in trajectory.steps]
+    assert steps
+    assert all("choices" in step.info for step in steps if step.generations)

@@ -13,7 +13,9 @@ from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors
 from evolvent.models.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
 from evolvent.models.policy import tiny_policy
 from evolvent.models.tuned import kind_of
+from evolvent.rollout.prompting import prompt_world
 from evolvent.scale.local_backend import LocalBackend
+from evolvent.worlds.lookup import Lookup
 
 SMALL = ModelFacts(200_000, is_pretrained=False)
 
@@ -106,7 +108,7 @@ def test_another_kind_of_adapter_is_not_continued():
 
 
 def test_runs_in_python_take_the_settings_that_fit_a_pretrained_policy(monkeypatch):
-    monkeypatch.setattr("evolvent.scale.local_backend.MIN_PRETRAINED", 10)
+    monkeypatch.setattr("evolvent.models.defaults.MIN_PRETRAINED", 10)
     policy = tiny_policy(["go", "left"])
     pretrained = replace(policy, dialect=type("Other", (), {"name": "chat"})())
     facts = ModelFacts(policy.parameters(), is_pretrained=True)
@@ -118,3 +120,11 @@ def test_runs_in_python_take_the_settings_that_fit_a_pretrained_policy(monkeypat
     assert backend._rl_train_config(pretrained).weight_decay == RL_TRAIN.weight_decay
     explicit = LocalBackend({}, train=TrainConfig(lr=0.5), rl_train=TrainConfig(lr=0.25))
     assert (explicit._train_config(pretrained).lr, explicit._rl_train_config(pretrained).lr) == (0.5, 0.25)
+
+
+def test_a_fit_depends_on_the_prompt_that_its_episodes_are_read_behind():
+    world = Lookup()
+    plain = LocalBackend({"lookup": world}).settings()["fit"]
+    hinted = LocalBackend({"lookup": prompt_world(world, hint=True)}).settings()["fit"]
+    assert plain != hinted
+    assert plain == LocalBackend({"lookup": Lookup()}).settings()["fit"]

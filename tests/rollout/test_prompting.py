@@ -131,3 +131,31 @@ def test_every_world_keeps_its_class_and_panels(world):
     observation, _ = prompted.make(task).reset()
     assert observation == crafting.make(task).reset()[0]
     assert prompted.expert(task) == crafting.expert(task)
+
+
+def test_examples_come_from_the_tasks_that_the_expert_solves():
+    """Most kinds have no expert here: the choice goes on until there are enough."""
+
+    class Partly(TextWorld):
+        name = "partly"
+
+        def specs(self):
+            return [{"n": n} for n in range(60)]
+
+        def play(self, spec):
+            reply = yield f"say {spec['n']}"
+            return 1.0 if reply == str(spec["n"]) else 0.0
+
+        def expert(self, task):
+            return (
+                [str(task.spec["n"])] if task.spec["n"] % 10 == 0 else ["nothing"] if task.spec["n"] % 10 == 1 else None
+            )
+
+    world = Partly()
+    solved = [task for task in world.tasks("train", "seen") if task.spec["n"] % 10 == 0]
+    prompted = prompt_world(world, examples=len(solved))
+    assert {text.rpartition("\n")[2] for text, _ in prompted.instructions.examples} == {
+        f"say {task.spec['n']}" for task in solved
+    }
+    with pytest.raises(ConfigError, match=f"got {len(solved) + 1} .* whose expert solves {len(solved)} training tasks"):
+        prompt_world(world, examples=len(solved) + 1)

@@ -18,7 +18,7 @@ from evolvent.bench.suite import Player
 from evolvent.cli.extensions import load_encoder
 from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import Progress
-from evolvent.cli.prompting import PromptConfig
+from evolvent.cli.prompting import ActingConfig
 from evolvent.cli.registry import require_train_extra, resolve_policy
 from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.config import Config, resolve
@@ -34,6 +34,7 @@ __all__ = [
     "MemoryConfig",
     "PlayerConfig",
     "TokenUsage",
+    "WorldPlayerConfig",
     "WorldsAgentConfig",
     "make_memory_agent",
     "prepare_agent",
@@ -103,8 +104,8 @@ _DEFAULT_MAX_TOKENS = {"policy": 32, "pretrained": 64, "endpoint": 512}
 _KEY_VARIABLE = "OPENAI_API_KEY"
 
 
-class PlayerConfig(PromptConfig):
-    """Settings of who plays, and of the prompt."""
+class PlayerConfig(Config):
+    """Settings of who plays; `--agent policy` is short for `--agent.kind policy`."""
 
     main_setting: ClassVar[str] = "kind"
 
@@ -116,10 +117,22 @@ class PlayerConfig(PromptConfig):
         return {"kind": values} if isinstance(values, str) else values
 
 
+class WorldPlayerConfig(ActingConfig, PlayerConfig):
+    """Settings of who plays in worlds, and of the prompt."""
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> WorldPlayerConfig:
+        if self.restrict_to_admissible and self.kind != "policy":
+            raise ValueError(f"restrict_to_admissible needs --agent policy, got {self.kind}")
+        if self.examples and self.kind not in ("policy", "endpoint"):
+            raise ValueError(f"examples need --agent policy or endpoint, got {self.kind}")
+        return self
+
+
 class AgentConfig(ModelConfig):
     """Settings of the agent that plays all episodes of a command."""
 
-    agent: PlayerConfig = Field(default_factory=PlayerConfig, description="who plays, and the prompt")
+    agent: PlayerConfig = Field(default_factory=PlayerConfig, description="who plays")
     policy: str = Field(
         default="xs", description="for the agent policy: a size, a model (folder, GGUF file, name), or a run"
     )
@@ -149,6 +162,7 @@ class AgentConfig(ModelConfig):
 class WorldsAgentConfig(AgentConfig, WorldsConfig):
     """Settings of an agent that plays in worlds which the command names."""
 
+    agent: WorldPlayerConfig = Field(default_factory=WorldPlayerConfig, description="who plays, and the prompt")
     memory: MemoryConfig = Field(default_factory=MemoryConfig, description="what it is shown of a memory of steps")
 
     @model_validator(mode="after")
@@ -157,6 +171,8 @@ class WorldsAgentConfig(AgentConfig, WorldsConfig):
             raise ValueError(
                 f"--memory.folder cannot be used with --agent {self.agent.kind}; use --agent policy or endpoint"
             )
+        if self.memory.folder is not None and (self.agent.restrict_to_admissible or self.agent.examples):
+            raise ValueError("a memory writes the prompt itself: leave out --agent.examples and restrict_to_admissible")
         return self
 
 
@@ -224,7 +240,7 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
         loaded_policy,
         Sampling(temperature=config.temperature),
         max_tokens=max_tokens,
-        restrict_to_admissible=config.agent.restrict_to_admissible,
+        restrict_to_admissible=isinstance(config.agent, ActingConfig) and config.agent.restrict_to_admissible,
     )
     engine = engine_for(loaded_policy, slots=config.slots)
     facts: dict[str, Json] = {
@@ -260,7 +276,7 @@ def _prepare_endpoint_agent(config: AgentConfig) -> Iterator[AgentSetup]:
     ) as endpoint:
         endpoint.check()
         max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["endpoint"]
-        hint = "" if config.agent.hint is False else None
+        hint = "" if isinstance(config.agent, ActingConfig) and config.agent.hint is False else None
         agent: Agent = ChatAgent(endpoint, Sampling(temperature=config.temperature), max_tokens=max_tokens, hint=hint)
         facts: dict[str, Json] = {"model": config.model, "temperature": config.temperature, "max_tokens": max_tokens}
         if (memory_config := _memory_config(config)) is not None:

@@ -27,7 +27,6 @@ from evolvent.cli.agent_options import AgentSetup, WorldsAgentConfig, prepare_ag
 from evolvent.cli.console import format_rate, render_table
 from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import Progress
-from evolvent.cli.prompting import load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, record_run
 from evolvent.cli.settings import Command, parse_command
 from evolvent.rollout.episode import Limits, collect
@@ -69,7 +68,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     config = args.config
     is_pretrained = config.agent.kind == "policy" and read_model_facts(config.policy).is_pretrained
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=is_pretrained)
-    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
+    worlds_by_name = config.agent.load_worlds(config.worlds, prompt)
     panels = list_panels(
         worlds_by_name,
         split=config.split,

@@ -13,10 +13,9 @@ from rich.console import Console
 from evolvent.cli.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
 from evolvent.cli.backends import HERE, BackendConfig, open_cluster_players
 from evolvent.cli.console import format_rate
-from evolvent.cli.model_defaults import read_model_facts
+from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.progress import Progress
 from evolvent.cli.prompt_data import print_world_notes
-from evolvent.cli.prompting import check_listed_actions, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.settings import Command, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
@@ -68,12 +67,11 @@ def run(argv: Sequence[str], console: Console) -> int:
     if args is None:
         return 0
     config = args.config
-    is_pretrained = config.agent.kind == "policy" and read_model_facts(config.policy).is_pretrained
-    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=is_pretrained)
-    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
-    if config.agent.restrict_to_admissible:
-        check_listed_actions(worlds_by_name, "agent.restrict_to_admissible")
+    facts = read_model_facts(config.policy if config.agent.kind == "policy" else "xs")
+    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
+    worlds_by_name = config.agent.load_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
+    print_budget(console, facts, config.device)
     starts = _list_starts(worlds_by_name, config)
     with (
         prepare_agent(config, worlds_by_name, verb="collect") as agent_setup,

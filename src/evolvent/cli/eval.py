@@ -12,7 +12,7 @@ from evolvent.cli.backends import BackendConfig
 from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import print_world_notes
-from evolvent.cli.prompting import PromptConfig, check_listed_actions, load_prompted_worlds
+from evolvent.cli.prompting import ActingConfig
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import resolve_policy
 from evolvent.cli.run_setup import (
@@ -38,7 +38,7 @@ class EvalConfig(ModelConfig, BackendConfig, WorldsConfig):
     slots: int = Field(default=192, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    agent: PromptConfig = Field(default_factory=PromptConfig, description="the prompt and the actions")
+    agent: ActingConfig = Field(default_factory=ActingConfig, description="the prompt and the actions")
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
 
 
@@ -60,9 +60,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     facts = read_model_facts(args.config.policy)
     config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
-    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
-    if config.agent.restrict_to_admissible:
-        check_listed_actions(worlds_by_name, "agent.restrict_to_admissible")
+    worlds_by_name = config.agent.load_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
     num_episodes = count_panel_episodes(worlds_by_name, config.panel)
     folder = args.resume or choose_run_folder("eval", config.output_dir)

@@ -17,7 +17,7 @@ from evolvent.cli.backends import BackendConfig
 from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import print_world_notes
-from evolvent.cli.prompting import PromptConfig, check_listed_actions, load_prompted_worlds
+from evolvent.cli.prompting import ActingConfig
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import describe_worlds, resolve_policy
 from evolvent.cli.run_setup import EvaluationConfig, RunSetup, count_panel_episodes, open_backend, open_run
@@ -28,8 +28,10 @@ from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvolConfig, agentevol
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.placement import multiplies_bfloat16
+from evolvent.models.policy import Policy
+from evolvent.run import Run
 from evolvent.scale.initial import collect_demonstrations
-from evolvent.trajectory import Task
+from evolvent.trajectory import Task, Trajectory
 from evolvent.view import read_run, summary
 from evolvent.worlds.audit import audit
 from evolvent.worlds.base import World
@@ -53,7 +55,7 @@ class EvolveConfig(ModelConfig, BackendConfig, WorldsConfig):
     slots: int = Field(default=384, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    agent: PromptConfig = Field(default_factory=PromptConfig, description="the prompt and the actions")
+    agent: ActingConfig = Field(default_factory=ActingConfig, description="the prompt and the actions")
     method: AgentEvolConfig = Field(default_factory=AgentEvolConfig, description="the method")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
@@ -132,30 +134,16 @@ def run(argv: Sequence[str], console: Console) -> int:
         return 0
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
     config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
-    if config.method.select == "best" and config.panel.split == "dev":
-        raise ConfigError(
-            [
-                Problem(
-                    "panel.split",
-                    "the dev split already chooses the best round",
-                    "set panel.split to 'test', or use the last round",
-                )
-            ]
-        )
+    _check_selection(config)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
-    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
-    if config.agent.restrict_to_admissible:
-        check_listed_actions(worlds_by_name, "agent.restrict_to_admissible")
+    worlds_by_name = config.agent.load_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
     panel_size = count_panel_episodes(worlds_by_name, config.panel)
     demonstration_tasks, exploration_tasks = choose_tasks(worlds_by_name, config)
     folder = args.resume or choose_run_folder("evolve", config.output_dir)
     worlds = list(worlds_by_name.values())
-    initial = adapt(
-        resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement),
-        config.adapter,
-        seed=config.seed,
-    )
+    loaded_policy = resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement)
+    initial = adapt(loaded_policy, config.adapter, seed=config.seed)
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with open_backend(
         config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
@@ -176,24 +164,36 @@ def run(argv: Sequence[str], console: Console) -> int:
         )
         with open_run(job, console) as active_run:
             write_floors(folder, worlds_by_name, config)
-            demonstration_trajectories = collect_demonstrations(
-                list(worlds_by_name.values()), demonstration_tasks, seed=config.seed, namings=config.namings
+            demonstrations = collect_demonstrations(
+                worlds, demonstration_tasks, seed=config.seed, namings=config.namings
             )
-            best_policy = agentevol(
-                initial, exploration_tasks, demonstration_trajectories, config=config.method, run=active_run
-            )
-            control_config = config.method.model_copy(update={"keep": "none", "samples_per_task": 0})
-            agentevol(
-                initial,
-                exploration_tasks,
-                demonstration_trajectories,
-                config=control_config,
-                run=active_run.arm("control"),
-            )
+            best_policy = _run_arms(initial, exploration_tasks, demonstrations, config=config.method, run=active_run)
             best_policy.save(folder / "model")
     console.print(summary(read_run(folder), width=console.width))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
+
+
+def _check_selection(config: EvolveConfig) -> None:
+    """Checks that the tasks which choose the best round do not measure it too."""
+    if config.method.select == "best" and config.panel.split == "dev":
+        hint = "set panel.split to 'test', or use the last round"
+        raise ConfigError([Problem("panel.split", "the dev split already chooses the best round", hint)])
+
+
+def _run_arms(
+    initial: Policy,
+    exploration_tasks: Sequence[Task],
+    demonstrations: Sequence[Trajectory],
+    *,
+    config: AgentEvolConfig,
+    run: Run[Policy],
+) -> Policy:
+    """Evolves the policy, then trains its control on as many tokens of the demonstrations; returns the evolved one."""
+    best_policy = agentevol(initial, exploration_tasks, demonstrations, config=config, run=run)
+    control_config = config.model_copy(update={"keep": "none", "samples_per_task": 0})
+    agentevol(initial, exploration_tasks, demonstrations, config=control_config, run=run.arm("control"))
+    return best_policy
 
 
 def choose_tasks(worlds: Mapping[str, World], config: EvolveConfig) -> tuple[list[Task], list[Task]]:

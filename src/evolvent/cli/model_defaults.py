@@ -14,14 +14,14 @@ from evolvent.cli.settings import ModelConfig
 from evolvent.config import Config
 from evolvent.errors import EvolventError, Incomplete
 from evolvent.models.catalog import count_parameters
-from evolvent.models.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
+from evolvent.models.defaults import ModelFacts, fill_settings, rl_settings, train_settings
 from evolvent.models.placement import available_bytes, find_device
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.learn.learner import TrainConfig
 
-__all__ = ["fill_model_defaults", "find_train_defaults", "read_model_facts"]
+__all__ = ["fill_model_defaults", "find_train_defaults", "print_budget", "read_model_facts"]
 
 C = TypeVar("C", bound=Config)
 _MAX_TOKENS = 64  # of a reply: a pretrained model writes words, where a small one writes whole-word tokens
@@ -54,8 +54,7 @@ def read_model_facts(name: str, *, adapter: str = "none") -> ModelFacts:
     num_parameters = 0
     with suppress(OSError, ValueError, KeyError, Incomplete):  # a damaged file is for the loader to explain
         num_parameters = count_parameters(weights) or 0
-    is_pretrained = note.get("dialect") != "words" and num_parameters >= MIN_PRETRAINED
-    return ModelFacts(num_parameters, is_pretrained, has_adapter or adapter != "none")
+    return ModelFacts.of_model(num_parameters, note.get("dialect"), has_adapter=has_adapter or adapter != "none")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -102,14 +101,16 @@ def fill_model_defaults(config: C, facts: ModelFacts, console: Console | None, *
         )
         console.print(show_hidden(f"defaults for {policy} ({size}): {values}"), soft_wrap=True)
     if console is not None and isinstance(config, ModelConfig):
-        console.print(show_hidden(_describe_budget(config.device)), soft_wrap=True)
+        print_budget(console, facts, config.device)
     return config.model_copy(update=update)
 
 
-def _describe_budget(device: str) -> str:
-    """Describes the memory that an engine takes at most (`engine.local`)."""
-    budget = available_bytes(find_device(device)) // 2
-    return f"keys and values take at most {budget / 1e9:.1f} GB, half of what is free on {device}"
+def print_budget(console: Console, facts: ModelFacts, device: str) -> None:
+    """Prints the memory that an engine takes at most (`engine.local`), where the model is large enough to matter."""
+    if facts.is_pretrained:
+        budget = available_bytes(find_device(device)) // 2
+        text = f"keys and values take at most {budget / 1e9:.1f} GB, half of what is free on {device}"
+        console.print(show_hidden(text), soft_wrap=True)
 
 
 def _as_update_settings(settings: dict[str, object]) -> dict[str, object]:

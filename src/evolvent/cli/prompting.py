@@ -13,7 +13,7 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.rollout.prompting import prompt_world
 from evolvent.worlds.base import SPLITS, World
 
-__all__ = ["Prompt", "PromptConfig", "check_listed_actions", "load_prompted_worlds", "prompt_worlds"]
+__all__ = ["ActingConfig", "Prompt", "PromptConfig", "check_listed_actions", "load_prompted_worlds", "prompt_worlds"]
 
 
 class Prompt(NamedTuple):
@@ -25,16 +25,13 @@ class Prompt(NamedTuple):
 
 
 class PromptConfig(Config):
-    """Settings of what a model reads before its first observation, and of the actions that it may write."""
+    """Settings of what a model reads before its first observation."""
 
     examples: int = Field(
         default=0, ge=0, description="expert episodes of other tasks that the conversation begins with"
     )
     hint: bool | None = Field(
         default=None, description="name the form of an action after the instructions; none: to pretrained models"
-    )
-    restrict_to_admissible: bool = Field(
-        default=False, description="sample actions among those that the world lists, token by token"
     )
 
     def make_prompt(self, *, seed: int, is_pretrained: bool) -> Prompt:
@@ -44,6 +41,25 @@ class PromptConfig(Config):
             is_pretrained: whether the model knows other text than that of worlds; such models are told how to act.
         """
         return Prompt(self.examples, is_pretrained if self.hint is None else self.hint, seed)
+
+
+class ActingConfig(PromptConfig):
+    """Settings of the prompt, and of the actions that a model may write."""
+
+    restrict_to_admissible: bool = Field(
+        default=False, description="sample actions among those that the world lists, token by token"
+    )
+
+    def load_worlds(self, names: Sequence[str], prompt: Prompt) -> dict[str, World]:
+        """Loads worlds by name, with a prompt.
+
+        Raises:
+            ConfigError: a world without enough expert episodes, or one that lists no actions where they are required.
+        """
+        worlds = load_prompted_worlds(names, prompt)
+        if self.restrict_to_admissible:
+            check_listed_actions(worlds, "agent.restrict_to_admissible")
+        return worlds
 
 
 def load_prompted_worlds(names: Sequence[str], prompt: tuple[int, bool, int]) -> dict[str, World]:

@@ -18,7 +18,7 @@ from evolvent.belief.outcomes import tabulate_outcomes
 from evolvent.belief.stopping import AnyOf, Detector, StdBelow, TraceBelow
 from evolvent.bench.suite import list_panels
 from evolvent.cli.console import format_rate, render_table
-from evolvent.cli.model_defaults import read_model_facts
+from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.progress import PlannedStage, Progress
 from evolvent.cli.prompt_data import print_world_notes
 from evolvent.cli.prompting import load_prompted_worlds
@@ -207,6 +207,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
+    print_budget(console, facts, config.device)
     batches = _plan_batches(config, worlds_by_name)
     with open_search_policies(config, worlds_by_name) as player_factory:
         for batch in batches:

@@ -16,6 +16,7 @@ import uvicorn
 from pydantic import Field
 from rich.console import Console
 
+from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
 from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.world_registry import TOKEN_VARIABLE
@@ -114,6 +115,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         require_train_extra("evolvent serve --policy")
     with listen(config.host, config.port) as bound:
         if config.policy is not None:
+            print_budget(console, read_model_facts(config.policy), config.device)
             app, name = _make_policy_app(config, access)
             host: Any = nullcontext()
             server = _SignalServer(_uvicorn(config, app, access))

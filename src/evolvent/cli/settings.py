@@ -166,11 +166,14 @@ def parse_command(command: Command[C], argv: Sequence[str], console: Console) ->
     if problems:
         raise ConfigError(problems)
     if command.choose_preset is not None and resume is None and "--preset" not in split.options:
-        preset = {**command.presets[command.choose_preset(config)], **data_defaults}
+        name = command.choose_preset(config)
+        preset = {**command.presets[name], **data_defaults}
         config = resolve(command.config, file=file, overrides=split.overrides, preset=preset)
     if "--print-config" in argv:
         console.print(to_toml(config), soft_wrap=True, end="")
         return None
+    if name != next(iter(command.presets), None) and name is not None and "--preset" not in split.options:
+        console.print(f"preset {name}, which fits the policy; --preset names another", soft_wrap=True)
     return ParsedCommand(config, resume)
 
 

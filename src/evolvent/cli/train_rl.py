@@ -21,7 +21,7 @@ from evolvent.cli.method_option import parse_method
 from evolvent.cli.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import print_world_notes
-from evolvent.cli.prompting import Prompt, PromptConfig, check_listed_actions, load_prompted_worlds
+from evolvent.cli.prompting import ActingConfig, Prompt, check_listed_actions, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import resolve_policy
 from evolvent.cli.run_setup import (
@@ -137,7 +137,7 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
     model: str = Field(default="", description="what that endpoint calls the policy")
     dialect: ServerDialect = Field(default="openai", description="what that endpoint speaks")
     hand_over: Path | None = Field(default=None, description="folder that the endpoint takes new weights from")
-    agent: PromptConfig = Field(default_factory=PromptConfig, description="the prompt")
+    agent: ActingConfig = Field(default_factory=ActingConfig, description="the prompt and the actions")
     train: UpdateConfig = Field(default_factory=UpdateConfig, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
@@ -214,7 +214,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     if args is None:
         return 0
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
-    config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
+    config = _restrict_practice(fill_model_defaults(args.config, facts, console, policy=args.config.policy))
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
@@ -223,24 +223,15 @@ def run(argv: Sequence[str], console: Console) -> int:
     practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
     action_level, restrict_to_admissible = (
         getattr(config.rl, "level", "") == "listed",
-        config.agent.restrict_to_admissible or bool(practice and practice.restrict_to_admissible),
+        bool(practice and practice.restrict_to_admissible),
     )
     if action_level or restrict_to_admissible:
         check_listed_actions(worlds_by_name, name if action_level else "rl.practice.restrict_to_admissible")
     folder = args.resume or choose_run_folder("rl", config.output_dir)
     worlds = list(worlds_by_name.values())
-    initial = adapt(
-        resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement),
-        config.adapter,
-        seed=config.seed,
-    )
+    loaded_policy = resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement)
+    initial = adapt(loaded_policy, config.adapter, seed=config.seed)
     num_iterations = practice.iterations if practice else 0
-    plan = [
-        *([PlannedStage("fit", config.clone_tokens)] if demonstration_tasks or config.random else []),
-        PlannedStage("evaluate", panel_size),
-        *([PlannedStage("practise", num_iterations)] if num_iterations else []),
-        PlannedStage("evaluate", panel_size),
-    ]
     job = RunSetup(
         folder,
         worlds_by_name,
@@ -250,7 +241,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         slots=config.slots,
         max_tokens=config.max_tokens,
         threads=config.threads,
-        plan=plan,
+        plan=_plan_stages(config, num_iterations, panel_size, is_cloned=bool(demonstration_tasks or config.random)),
         rl_train=config.train.make_train_config(),
         optimizer=OptimizerConfig(),
         action_level=action_level,
@@ -263,18 +254,15 @@ def run(argv: Sequence[str], console: Console) -> int:
         open_run(replace(job, backend_factory=backend_factory), console) as active_run,
         redraw_repeatedly(partial(write_report, folder)),
     ):
-        demonstration_trajectories = (
-            collect_demonstrations(list(worlds_by_name.values()), demonstration_tasks, seed=config.seed)
-            if demonstration_tasks
-            else []
+        demonstrations = (
+            collect_demonstrations(worlds, demonstration_tasks, seed=config.seed) if demonstration_tasks else []
         )
-        random_trajectories = _play_randomly(worlds_by_name, practice_tasks, config)
         best_policy = _train_policy(
             method,
             initial,
             practice_tasks,
-            demonstration_trajectories,
-            random_trajectories=random_trajectories,
+            demonstrations,
+            random_trajectories=_play_randomly(worlds_by_name, practice_tasks, config),
             config=config,
             run=active_run.arm(name),
         )
@@ -282,6 +270,23 @@ def run(argv: Sequence[str], console: Console) -> int:
         print_results(console, active_run.arm(name).evaluate(best_policy, num_iterations or 1))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
+
+
+def _restrict_practice(config: Any) -> Any:
+    """Returns the settings with `agent.restrict_to_admissible` in those of the practice, which scores such actions."""
+    practice = getattr(config.rl, "practice", None)
+    if practice is None or not config.agent.restrict_to_admissible or getattr(config.rl, "level", "") == "listed":
+        return config
+    practice = practice.model_copy(update={"restrict_to_admissible": True})
+    return config.model_copy(update={"rl": config.rl.model_copy(update={"practice": practice})})
+
+
+def _plan_stages(config: Any, num_iterations: int, panel_size: int, *, is_cloned: bool) -> list[PlannedStage]:
+    """Returns the planned stages, in order, with their sizes in tokens, episodes and iterations."""
+    cloning = [PlannedStage("fit", config.clone_tokens)] if is_cloned else []
+    practice = [PlannedStage("practise", num_iterations)] if num_iterations else []
+    measurement = PlannedStage("evaluate", panel_size)
+    return [*cloning, measurement, *practice, measurement]
 
 
 @contextmanager

@@ -47,6 +47,12 @@ class ModelFacts:
     is_pretrained: bool
     has_adapter: bool = False
 
+    @classmethod
+    def of_model(cls, num_parameters: int, dialect: str | None, *, has_adapter: bool) -> ModelFacts:
+        """Returns the facts of a model; the dialect is that of its policy, None where no policy was saved."""
+        is_pretrained = dialect != "words" and num_parameters >= MIN_PRETRAINED
+        return cls(num_parameters, is_pretrained, has_adapter)
+
 
 def train_settings(facts: ModelFacts) -> dict[str, object]:
     """Returns settings of imitation that differ from the defaults of `TrainConfig`; empty for small models.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from evolvent.agents.chat import format_hint
@@ -54,25 +55,22 @@ def prompt_world(world: World, *, examples: int = 0, hint: bool = False, seed: i
 
 
 def _play_examples(world: World, count: int, *, seed: int) -> list[Trajectory]:
-    """Plays the expert on training tasks of different kinds, as far as there are enough kinds."""
+    """Plays the expert on training tasks, of different kinds as far as there are enough kinds."""
     tasks = [task for tier in world.tiers for task in world.tasks("train", tier)]
-    order = sample_rng(seed, "examples", world.name).permutation(len(tasks))
-    kinds: set[str] = set()
-    first, later = list[Task](), list[Task]()
-    for index in order:
-        task = tasks[int(index)]
-        (later if task.kind in kinds else first).append(task)
-        kinds.add(task.kind)
-        if len(first) >= count:
+    shuffled = [tasks[int(index)] for index in sample_rng(seed, "examples", world.name).permutation(len(tasks))]
+    first_of_kind = {task.kind: task for task in reversed(shuffled)}
+    others = (task for task in shuffled if first_of_kind[task.kind] is not task)
+    solved: list[Trajectory] = []
+    for task in chain([task for task in shuffled if first_of_kind[task.kind] is task], others):
+        if len(solved) == count:
             break
-    solvable = (task for task in [*first, *later] if world.expert(task) is not None)
-    chosen = [task for task, _ in zip(solvable, range(count), strict=False)]
-    episodes = collect({world.name: world}, [Start(task) for task in chosen], Expert(), engine=None, seed=seed)
-    by_task = {episode.task.id: episode for episode in episodes if episode.success}
-    solved = [by_task[task.id] for task in chosen if task.id in by_task]
+        if world.expert(task) is not None:
+            episodes = collect({world.name: world}, [Start(task)], Expert(), engine=None, seed=seed)
+            solved += [episode for episode in episodes if episode.success]
     if len(solved) < count:
-        message = f"got {count} for world {world.name!r}, whose expert solves {len(solved)} of its training tasks"
-        raise ConfigError([Problem("examples", message, f"set at most {len(solved)}")])
+        message = f"got {count} for world {world.name!r}, whose expert solves {len(solved)} training tasks"
+        hint = f"set at most {len(solved)}" if solved else "leave it out"
+        raise ConfigError([Problem("examples", message, hint)])
     return solved
 
 

@@ -44,9 +44,9 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.messages import Instructions
-from evolvent.models.defaults import MIN_PRETRAINED, ModelFacts, fill_settings, rl_settings, train_settings
-from evolvent.models.dialects import Dialect
-from evolvent.models.placement import Placement
+from evolvent.models.defaults import ModelFacts, fill_settings, rl_settings, train_settings
+from evolvent.models.dialects import Dialect, Words
+from evolvent.models.placement import ContextSetting, Placement
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import kind_of
 from evolvent.reward.labelling import LabellingConfig
@@ -571,7 +571,10 @@ class LocalBackend:
         learning = (self.rl_train or self.train or RL_TRAIN, self.optimizer)
         return {
             "collect": StageSettings(values, acting),
-            "fit": StageSettings((train,), version_1_text(train)),
+            "fit": StageSettings(
+                (train, *([prompts] if prompts else [])),  # experts' episodes are read behind the instructions
+                " ".join([version_1_text(train), *([canonical_json(prompts)] if prompts else [])]),
+            ),
             "evaluate": StageSettings((*values, self.panel), f"{acting} {version_1_text(self.panel)}"),
             "practise": StageSettings((*values, *learning), " ".join([acting, *map(version_1_text, learning)])),
         }
@@ -609,12 +612,11 @@ class LocalBackend:
 
 def _pretrained_facts(policy: Policy) -> ModelFacts | None:
     """Returns the facts of a pretrained policy; None for a small one, whose settings are the defaults."""
-    if policy.dialect.name == "words":
+    if isinstance(policy.dialect, Words):
         return None
-    num_parameters = policy.parameters()
-    if num_parameters < MIN_PRETRAINED:
-        return None
-    return ModelFacts(num_parameters, is_pretrained=True, has_adapter=kind_of(policy.model) is not None)
+    has_adapter = kind_of(policy.model) is not None
+    facts = ModelFacts.of_model(policy.parameters(), policy.dialect.name, has_adapter=has_adapter)
+    return facts if facts.is_pretrained else None
 
 
 def world_fingerprints(worlds: Mapping[str, World]) -> dict[str, str]:
@@ -662,6 +664,7 @@ def local_run(
     panel: EvaluationPanel | None = None,
     slots: int = 192,
     device: str = "cpu",
+    context: ContextSetting = "auto",
 ) -> Run[Policy]:
     """Creates a run in this process over these worlds. Use it in a `with` statement.
 
@@ -674,6 +677,7 @@ def local_run(
         slots: maximum number of simultaneous episodes.
         device: where policies of an earlier session run when a run is resumed. A policy that you pass runs where it is
             (`load_policy(folder, device="cuda")`).
+        context: the context with which they are loaded, see `load_policy`; pass that of your policy.
 
     >>> import tempfile
     >>> from evolvent import Lookup
@@ -686,6 +690,6 @@ def local_run(
         train,
         panel or EvaluationPanel(),
         slots,
-        placement=Placement(device),
+        placement=Placement(device, context=context),
     )
     return Run(Path(folder), backend, seed=seed, settings=backend.settings())
