@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -166,3 +167,10 @@ def test_labels_cannot_leave_the_drawing() -> None:
 @pytest.mark.parametrize("span", [5e-324, 1e-310, 0.0])
 def test_a_span_too_small_for_steps_has_one_tick(span):
     assert round_ticks(0.0, span) == [0.0]
+
+
+def test_the_labels_of_a_scale_stay_inside_of_it():
+    for scale_end in (0.05, 0.1, 0.5, 0.53, 0.9):
+        for place, x in re.findall(r'<text class="(tick[ a-z]*)" x="([\d.]+)"', str(strip_scale(scale_end))):
+            left = {"tick": 0, "tick middle": 15, "tick end": 30}[place]  # a label is at most 30 wide
+            assert float(x) - left >= 0 and float(x) - left + 30 <= 200

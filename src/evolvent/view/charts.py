@@ -331,11 +331,12 @@ def strip_scale(scale_end: float) -> Markup:
     """Draws the scale above interval strips that share `scale_end`, in points."""
     step = round_ticks(0, scale_end, 3)[-1]
     marks = [(100 + sign * step / scale_end * 94, sign * step) for sign in (-1, 0, 1)]
-    labels = [
-        f'<text class="tick middle" x="{x:.1f}" y="15">{"−" if value < 0 else "+" if value else ""}'
-        f"{format_short(abs(100 * value))}</text>"
-        for x, value in marks
-    ]
+    labels = []
+    for x, value in marks:
+        place = "tick end" if x > 185 else "tick" if x < 15 else "tick middle"  # no label is cut at an edge
+        x = 200 if x > 185 else 0 if x < 15 else x
+        sign = "−" if value < 0 else "+" if value else ""
+        labels.append(f'<text class="{place}" x="{x:.1f}" y="15">{sign}{format_short(abs(100 * value))}</text>')
     return _wrap_svg(
         200,
         20,
