@@ -276,6 +276,14 @@ def test_former_names_are_taken_by_constructors_with_a_warning(former):
         _Learning(clip=3.0, max_grad_norm=2.0)
 
 
+def test_a_copy_takes_known_and_former_names_alone(former):
+    assert _Learning().model_copy(update={"lr": 0.5}) == _Learning(lr=0.5)
+    with pytest.warns(FutureWarning, match="_Learning: 'clip' is now 'max_grad_norm'"):
+        assert _Learning().model_copy(update={"clip": 3.0}) == _Learning(max_grad_norm=3.0)
+    with pytest.raises(ConfigError, match=r"unknown setting 'learning_rate'"):
+        _Learning().model_copy(update={"learning_rate": 0.5})
+
+
 def test_a_wrong_value_under_a_former_name_is_told_under_the_new_one(former):
     with pytest.raises(ConfigError, match=r"learning\.max_grad_norm: got 'x', expected float"):
         resolve(_Job, overrides=["--train.clip", "x"])

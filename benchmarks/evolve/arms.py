@@ -251,7 +251,7 @@ def _arm(
 def _idle(plan: Plan, round_tokens: int | None = None) -> AgentEvolConfig:
     """The method with nothing explored and nothing kept: cloning goes on."""
     tokens = plan.method.round_tokens if round_tokens is None else round_tokens
-    return plan.method.model_copy(update={"keep": "none", "samples": 0, "round_tokens": tokens})
+    return plan.method.model_copy(update={"keep": "none", "samples_per_task": 0, "round_tokens": tokens})
 
 
 def _total(plan: Plan, seat: ArmRun) -> ArmResult:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -96,6 +96,23 @@ class Config(BaseModel, metaclass=_AcceptsFormerNames):
     def fingerprint(self) -> str:
         """Returns a digest of all settings that stays the same when settings are renamed, 24 hexadecimal digits."""
         return fingerprint(self)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Returns a copy with some settings replaced. Values are not checked, names are: pydantic would add an unknown
+        one and leave the setting that was meant as it is.
+
+        Raises:
+            ConfigError: an unknown setting.
+        """
+        update = _rename_former(type(self), dict(update or {}))
+        problems = [
+            unknown_name_problem("setting", name, type(self).model_fields)
+            for name in update
+            if name not in type(self).model_fields
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return super().model_copy(update=update, deep=deep)
 
 
 @dataclass(frozen=True)

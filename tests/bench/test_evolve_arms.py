@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import evolvent as ev
 from benchmarks.evolve.__main__ import ARMS, PLAN, QUICK, study
-from benchmarks.evolve.arms import Regardless, drawn
+from benchmarks.evolve.arms import Regardless, _idle, drawn
 from evolvent.errors import ErrorRecord
 from evolvent.methods.agentevol import AgentEvolConfig
 from evolvent.worlds.panel import Sizes
@@ -59,3 +59,9 @@ def test_the_frozen_studies_say_all_that_they_depend_on():
     for other in (replace(PLAN, clones=9), replace(PLAN, method=other_method)):
         assert study("evolve", other, (1, 2), names).digest() != one.digest()
     assert {name.partition("/")[0] for name in one.facts["panels"]} == {"crafting", "lookup"}
+
+
+def test_controls_explore_nothing():
+    config = _idle(PLAN, 5)
+    assert (config.samples_per_task, config.keep, config.round_tokens) == (0, "none", 5)
+    assert config == PLAN.method.model_copy(update={"samples_per_task": 0, "keep": "none", "round_tokens": 5})
