@@ -29,6 +29,7 @@ from evolvent.bench.plan import PrimaryComparison, Study
 from evolvent.bench.results import ArmResult
 from evolvent.bench.study import StudyEvent, freeze_study, read_results, run_study
 from evolvent.bench.verdict import StudySummary, read_summary, to_json
+from evolvent.former_names import former_fields
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvolConfig
 from evolvent.stats import Interval
@@ -112,7 +113,11 @@ def study(name: str, plan: Plan, seeds: Sequence[int], names: Sequence[str]) -> 
         "versions": versions("evolvent", "torch", "transformers"),
     }
     if name != "evolve":  # which has neither of these arms, and was frozen before they were facts
-        facts["presets"] = {"published": dict(PUBLISHED), "formulated": dict(FORMULATED)}
+        former = former_fields(AgentEvolConfig)
+        facts["presets"] = {
+            "published": {former.get(name, name): value for name, value in PUBLISHED.items()},
+            "formulated": {former.get(name, name): value for name, value in FORMULATED.items()},
+        }
     primary = PrimaryComparison("evolve", "total", tiers=plan.tiers)
     return Study(name, arms(plan, names), tuple(seeds), BUDGET, primary, 0.05, facts)
 

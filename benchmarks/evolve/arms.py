@@ -20,6 +20,7 @@ import evolvent
 from evolvent.bench.plan import Arm, ArmRun
 from evolvent.bench.results import ArmResult, collect_outcomes, read_costs
 from evolvent.cli import registry
+from evolvent.cli.prompting import Prompt, prompt_worlds
 from evolvent.config import Config
 from evolvent.curate.balance import balance_worlds
 from evolvent.errors import ConfigError, ScoringError
@@ -27,6 +28,8 @@ from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvolConfig, Keep, evolve, select_successes
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.placement import DtypeName, Placement
 from evolvent.models.policy import Policy
 from evolvent.run import Evaluation, Run
 from evolvent.scale.initial import collect_demonstrations, make_policy
@@ -34,9 +37,11 @@ from evolvent.scale.local_backend import EvaluationPanel, local_run
 from evolvent.trajectory import Json, Task, Trajectory, sample_rng
 from evolvent.worlds.base import World
 
-__all__ = ["Plan", "Regardless", "arms", "drawn", "worlds"]
+__all__ = ["Plan", "Regardless", "arms", "drawn", "make_initial_policy", "played_worlds", "worlds"]
 
 Rows = Sequence[Evaluation]
+_PRETRAINED_FIELDS = ("model", "adapter", "dtype", "measured")
+_PRETRAINED_SLOTS = 64
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,10 @@ class Plan:
         tiers: those that decide; "best on dev" is the best mean over these.
         limit: most tasks of a panel.
         context: of the embedded policy, in tokens.
+        model: the pretrained model that all arms start from; none: an embedded policy, untrained.
+        adapter: what is trained of a pretrained model.
+        dtype: of its weights.
+        measured: tiers of the panels; none: all.
     """
 
     worlds: tuple[str, ...]
@@ -66,12 +75,18 @@ class Plan:
     tiers: tuple[str, ...] = ("evo", "combo")
     limit: int = 200
     context: int = 256
+    model: str = ""
+    adapter: AdapterConfig | None = None
+    dtype: DtypeName = "auto"
+    measured: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Json]:
         """All of it as JSON values."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         if self.context == 256:  # what studies had that were frozen before this was a choice
             del own["context"]
+        if not self.model:
+            own = {name: value for name, value in own.items() if name not in _PRETRAINED_FIELDS}
         return {name: version_1_values(one) if isinstance(one, Config) else one for name, one in own.items()}
 
 
@@ -79,6 +94,26 @@ class Plan:
 def worlds(chosen: tuple[str, ...]) -> Mapping[str, World]:
     """The worlds of these registry, dealt once for all arms and seeds."""
     return registry.load_worlds(chosen)
+
+
+@cache
+def _hinted_worlds(chosen: tuple[str, ...]) -> Mapping[str, World]:
+    return prompt_worlds(worlds(chosen), Prompt(hint=True))
+
+
+def played_worlds(plan: Plan) -> Mapping[str, World]:
+    """Returns the worlds as the policy reads them: a pretrained model is told the form of an action."""
+    return _hinted_worlds(plan.worlds) if plan.model else worlds(plan.worlds)
+
+
+def make_initial_policy(plan: Plan, seed: int) -> Policy:
+    """Returns the policy that a seed starts from: an untrained one, or the pretrained model with a new adapter."""
+    made = list(played_worlds(plan).values())
+    if not plan.model:
+        return make_policy(made, context=plan.context, seed=seed)
+    placement = Placement(dtype=plan.dtype, context=plan.context)
+    loaded = registry.resolve_policy(plan.model, made, seed=seed, placement=placement)
+    return adapt(loaded, plan.adapter or AdapterConfig(), seed=seed)
 
 
 @dataclass
@@ -140,11 +175,10 @@ class _Ready:
 def _run(plan: Plan, seat: ArmRun, arm: str) -> Run[Policy]:
     torch.set_num_threads(1)
     folder = seat.folder.parent.parent / arm / str(seat.seed)
-    made = list(worlds(plan.worlds).values())
-    slots = 384 * 256 // plan.context  # as many positions in the arena, whatever the context
-    return local_run(
-        folder, made, seed=seat.seed, train=plan.train, panel=EvaluationPanel("test", None, plan.limit), slots=slots
-    )
+    made = list(played_worlds(plan).values())
+    slots = _PRETRAINED_SLOTS if plan.model else 384 * 256 // plan.context  # as many positions, whatever the context
+    panel = EvaluationPanel("test", plan.measured or None, plan.limit)
+    return local_run(folder, made, seed=seat.seed, train=plan.train, panel=panel, slots=slots, context=plan.context)
 
 
 def _rate(rows: Rows, tiers: Sequence[str]) -> float:
@@ -157,10 +191,10 @@ def _rate(rows: Rows, tiers: Sequence[str]) -> float:
 
 def _ready(plan: Plan, seat: ArmRun) -> _Ready:
     """Clone, and choose the best fit on dev. What the base's run has finished is read, not done again."""
-    made = worlds(plan.worlds)
+    made = played_worlds(plan)
     shown, tried = drawn(plan, made, seat.seed)
     taught = collect_demonstrations(list(made.values()), shown, seed=seat.seed, namings=plan.namings)
-    initial = make_policy(list(made.values()), context=plan.context, seed=seat.seed)
+    initial = make_initial_policy(plan, seat.seed)
     policy, found, curve = initial, [], []
     with _run(plan, seat, "base") as run:
         for number in run.rounds(plan.clones):
@@ -171,6 +205,8 @@ def _ready(plan: Plan, seat: ArmRun) -> _Ready:
         best = curve.index(max(curve))
         base = found[best]
         rows = run.evaluate(base, plan.clones)
+        if plan.model:  # the arm "train" tells what more cloning gains, and costs a fifth of the study
+            return _Ready(initial, base, taught, tried, best + 1, curve, 0.0, rows)
         quarter = round((best + 1) * plan.clone_tokens / 4)
         further = run.fit(base, balance_worlds(taught), weighted_nll, tokens=quarter, lr_scale=plan.method.lr_scale)
         more = run.evaluate(further, plan.clones + 1)
@@ -201,7 +237,9 @@ def sources() -> str:
 def _base(plan: Plan, seat: ArmRun) -> ArmResult:
     ready = _ready(plan, seat)
     with _run(plan, seat, "base") as run:
-        notes = {"dev": ready.curve, "fits": ready.fits, "gain_of_25_percent_more": ready.gain_of_more}
+        notes: dict[str, Json] = {"dev": list(ready.curve), "fits": ready.fits}
+        if not plan.model:
+            notes["gain_of_25_percent_more"] = ready.gain_of_more
         return _played(run, ready.rows, notes)
 
 
@@ -241,7 +279,7 @@ def _arm(
 
     taught = ready.taught
     if plans:
-        taught = taught + collect_demonstrations(list(worlds(plan.worlds).values()), ready.tried, seed=seat.seed)
+        taught = taught + collect_demonstrations(list(played_worlds(plan).values()), ready.tried, seed=seat.seed)
     with _run(plan, seat, seat.arm) as run:
         final = evolve(ready.base, ready.tried, taught, config=config, run=run, initial=ready.initial, select=counted)
         rows = run.evaluate(final, config.iterations)

@@ -1,10 +1,14 @@
 """The arms of the study of AgentEvol: what a seed draws, and the control that keeps whatever was tried."""
 
+import json
 from dataclasses import replace
 
+import pytest
+
 import evolvent as ev
-from benchmarks.evolve.__main__ import ARMS, PLAN, QUICK, study
+from benchmarks.evolve.__main__ import ARMS, PLAN, QUICK, SEEDS, VARIANTS, study
 from benchmarks.evolve.arms import Regardless, _idle, drawn
+from benchmarks.reporting import RESULTS
 from evolvent.errors import ErrorRecord
 from evolvent.methods.agentevol import AgentEvolConfig
 from evolvent.worlds.panel import Sizes
@@ -49,6 +53,14 @@ def test_keeping_regardless_of_reward_keeps_as_many_of_the_same_tasks():
     assert {trajectory.success for kept in rounds for trajectory in kept} == {True, False}
     again = Regardless([5, 9, 9], seed=1)
     assert [again(episodes, AgentEvolConfig()) for _ in range(3)] == rounds
+
+
+@pytest.mark.parametrize(("name", "plan"), [("evolve", PLAN), ("variants", VARIANTS)])
+def test_the_frozen_studies_are_those_of_today(name, plan):
+    frozen = json.loads((RESULTS / name / "study.json").read_text(encoding="utf-8"))
+    today = study(name, plan, SEEDS[name], ARMS[name])
+    versions = frozen["study"]["facts"]["versions"]  # of the packages that it was played with
+    assert replace(today, facts={**today.facts, "versions": versions}).digest() == frozen["digest"]
 
 
 def test_the_frozen_studies_say_all_that_they_depend_on():

@@ -23,6 +23,7 @@ from evolvent.cli.registry import require_train_extra, resolve_policy
 from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.config import Config, resolve
 from evolvent.engine.servers import ServerDialect, endpoint_type
+from evolvent.models.defaults import reply_length
 from evolvent.rollout.episode import collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Json, Start, Trajectory
@@ -100,7 +101,7 @@ def make_memory_agent(
 
 
 # Tokens of an action. An endpoint's reply holds its reasoning too.
-_DEFAULT_MAX_TOKENS = {"policy": 32, "pretrained": 64, "endpoint": 512}
+_ENDPOINT_MAX_TOKENS = 512
 _KEY_VARIABLE = "OPENAI_API_KEY"
 
 
@@ -234,8 +235,7 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
 
     torch.set_num_threads(config.threads)
     loaded_policy = resolve_policy(config.policy, list(worlds.values()), seed=config.seed, placement=config.placement)
-    is_pretrained = read_model_facts(config.policy).is_pretrained
-    max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["pretrained" if is_pretrained else "policy"]
+    max_tokens = config.max_tokens or reply_length(read_model_facts(config.policy))
     agent: Agent = LanguageAgent(
         loaded_policy,
         Sampling(temperature=config.temperature),
@@ -275,7 +275,7 @@ def _prepare_endpoint_agent(config: AgentConfig) -> Iterator[AgentSetup]:
         config.endpoint, config.model, key=secret, tokens=config.tokens, processed=config.processed
     ) as endpoint:
         endpoint.check()
-        max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["endpoint"]
+        max_tokens = config.max_tokens or _ENDPOINT_MAX_TOKENS
         hint = "" if isinstance(config.agent, ActingConfig) and config.agent.hint is False else None
         agent: Agent = ChatAgent(endpoint, Sampling(temperature=config.temperature), max_tokens=max_tokens, hint=hint)
         facts: dict[str, Json] = {"model": config.model, "temperature": config.temperature, "max_tokens": max_tokens}

@@ -14,7 +14,7 @@ from evolvent.cli.settings import ModelConfig
 from evolvent.config import Config
 from evolvent.errors import EvolventError, Incomplete
 from evolvent.models.catalog import count_parameters
-from evolvent.models.defaults import ModelFacts, fill_settings, rl_settings, train_settings
+from evolvent.models.defaults import ModelFacts, fill_settings, reply_length, rl_settings, train_settings
 from evolvent.models.placement import available_bytes, find_device
 from evolvent.view.escape import show_hidden
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["fill_model_defaults", "find_train_defaults", "print_budget", "read_model_facts"]
 
 C = TypeVar("C", bound=Config)
-_MAX_TOKENS = 64  # of a reply: a pretrained model writes words, where a small one writes whole-word tokens
 _ADAPTER_FILE, _NOTE = "adapter_config.json", "evolvent.json"
 
 
@@ -91,7 +90,7 @@ def fill_model_defaults(config: C, facts: ModelFacts, console: Console | None, *
         update["train"] = fill_settings(train, settings)
         filled |= {f"train.{name}": value for name, value in settings.items() if name not in train.model_fields_set}
     if "max_tokens" in type(config).model_fields and "max_tokens" not in config.model_fields_set:
-        update["max_tokens"] = filled["max_tokens"] = _MAX_TOKENS
+        update["max_tokens"] = filled["max_tokens"] = reply_length(facts)
     if filled and console is not None:
         size = f"{facts.num_parameters / 1e6:,.0f} million pretrained weights"
         if isinstance(train, Config):

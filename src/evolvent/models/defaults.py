@@ -19,6 +19,7 @@ __all__ = [
     "MIN_PRETRAINED",
     "ModelFacts",
     "fill_settings",
+    "reply_length",
     "rl_settings",
     "train_settings",
 ]
@@ -52,6 +53,16 @@ class ModelFacts:
         """Returns the facts of a model; the dialect is that of its policy, None where no policy was saved."""
         is_pretrained = dialect != "words" and num_parameters >= MIN_PRETRAINED
         return cls(num_parameters, is_pretrained, has_adapter)
+
+
+def reply_length(facts: ModelFacts | None) -> int:
+    """Returns the default of the maximum tokens of a reply: a pretrained model writes pieces of words, a small one
+    whole words.
+
+    >>> reply_length(None), reply_length(ModelFacts(135_000_000, is_pretrained=True))
+    (32, 64)
+    """
+    return 64 if facts is not None and facts.is_pretrained else 32
 
 
 def train_settings(facts: ModelFacts) -> dict[str, object]:

@@ -44,7 +44,7 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.messages import Instructions
-from evolvent.models.defaults import ModelFacts, fill_settings, rl_settings, train_settings
+from evolvent.models.defaults import ModelFacts, fill_settings, reply_length, rl_settings, train_settings
 from evolvent.models.dialects import Dialect, Words
 from evolvent.models.placement import ContextSetting, Placement
 from evolvent.models.policy import Policy, load_policy
@@ -160,7 +160,7 @@ class LocalBackend:
         train: Training settings of `fit`; None: those that fit the policy. What is not set follows from the policy too.
         panel: Settings of `evaluate`.
         slots: Number of simultaneous episodes.
-        max_tokens: Maximum tokens of an action.
+        max_tokens: Maximum tokens of an action; None: 32, or 64 where the policy is pretrained.
         history: Treatment of a full context.
         limits: Deadlines and horizon of the environments.
         restrict_to_admissible: Whether actions are sampled among those that a world lists, token by token.
@@ -178,7 +178,7 @@ class LocalBackend:
     train: TrainConfig | None = None
     panel: EvaluationPanel = field(default_factory=EvaluationPanel)
     slots: int = 192
-    max_tokens: int = 32
+    max_tokens: int | None = None
     history: History = field(default_factory=Refuse)
     limits: Limits = field(default_factory=Limits)
     restrict_to_admissible: bool = False
@@ -199,7 +199,11 @@ class LocalBackend:
 
     def __post_init__(self) -> None:
         counts = {"slots": self.slots, "max_tokens": self.max_tokens}
-        problems = [Problem(name, f"got {count}, expected 1 or more") for name, count in counts.items() if count < 1]
+        problems = [
+            Problem(name, f"got {count}, expected 1 or more")
+            for name, count in counts.items()
+            if count is not None and count < 1
+        ]
         if problems:
             raise ConfigError(problems)
 
@@ -318,7 +322,7 @@ class LocalBackend:
         return LanguageAgent(
             policy,
             sampling,
-            max_tokens=self.max_tokens,
+            max_tokens=self.max_tokens or reply_length(_pretrained_facts(policy)),
             restrict_to_admissible=restrict_to_admissible,
             history=self.history,
         )
@@ -549,7 +553,8 @@ class LocalBackend:
     def settings(self) -> dict[str, StageSettings]:
         """Returns the settings that the result of each verb depends on besides its arguments, for `Run`."""
         flags = f"{' choose' * self.restrict_to_admissible}{' deciding' * self.action_level}"
-        acting = f"{self.max_tokens} {self.history.name} {version_1_text(self.limits)}{flags}"
+        max_tokens = self.max_tokens or reply_length(None)  # that of a pretrained policy follows from the policy
+        acting = f"{max_tokens} {self.history.name} {version_1_text(self.limits)}{flags}"
         prompts = {
             name: world.instructions.digest
             for name, world in self.worlds.items()
@@ -559,7 +564,7 @@ class LocalBackend:
         fingerprints = world_fingerprints(self.worlds)
         acting += f" {canonical_json(fingerprints)}" if fingerprints else ""
         values = (
-            self.max_tokens,
+            max_tokens,
             self.history.name,
             self.limits,
             self.restrict_to_admissible,
@@ -663,6 +668,7 @@ def local_run(
     train: TrainConfig | None = None,
     panel: EvaluationPanel | None = None,
     slots: int = 192,
+    max_tokens: int | None = None,
     device: str = "cpu",
     context: ContextSetting = "auto",
 ) -> Run[Policy]:
@@ -675,6 +681,7 @@ def local_run(
         train: settings of the learner; None: those that fit the policy (`models.defaults`).
         panel: tasks of evaluations; None: the defaults.
         slots: maximum number of simultaneous episodes.
+        max_tokens: maximum tokens of an action; None: 32, or 64 where the policy is pretrained.
         device: where policies of an earlier session run when a run is resumed. A policy that you pass runs where it is
             (`load_policy(folder, device="cuda")`).
         context: the context with which they are loaded, see `load_policy`; pass that of your policy.
@@ -690,6 +697,7 @@ def local_run(
         train,
         panel or EvaluationPanel(),
         slots,
+        max_tokens,
         placement=Placement(device, context=context),
     )
     return Run(Path(folder), backend, seed=seed, settings=backend.settings())
