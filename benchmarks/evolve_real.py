@@ -7,8 +7,9 @@
     python -m benchmarks.evolve_real --quick [--json]   three arms on two tasks a panel; supports no claim
 
 All arms of a seed start from one LoRA adapter, cloned from 30 expert episodes of each world. `evolve` explores and
-learns twice; `train` goes on cloning for as many learned tokens, `total` for as many computed ones, with exploring. The result of an arm is its round that is best on dev. Beside them stand the model as it was published: zero-shot, and with
-three expert episodes in its prompt.
+learns twice; `train` goes on cloning for as many learned tokens, `total` for as many computed tokens, exploring
+included. The result of an arm is its round that is best on dev. Beside them stands the model as it was published:
+zero-shot, and with three expert episodes in its prompt.
 
 The study is frozen in `benchmarks/results/evolve_real/study.json`; its settings were chosen on dev panels with seeds 1
 and 11. Results are kept seed by seed beside it, task by task. Numbers are those of bfloat16 weights and one thread.
