@@ -369,5 +369,5 @@ def test_served_conversation_without_known_tokens_is_the_template_s(history):
 def test_search_refuses_a_history_that_does_not_keep_tokens():
     tokenizer = byte_level_tokenizer(template_text("qwen3.jinja"))
     policy = Policy(SimpleNamespace(), tokenizer, Chat(tokenizer, history="template"))
-    with pytest.raises(ConfigError, match="searches keep the tokens of earlier turns"):
+    with pytest.raises(ConfigError, match="searches over turns keep the tokens of earlier turns"):
         LanguageProposer(policy, Lookup())

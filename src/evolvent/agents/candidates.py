@@ -65,7 +65,7 @@ class _CandidateMind(LanguageMind):
         if tokens is not None and self._turns and self._length + len(tokens) + longest > self._context:
             max_tokens, world = self._context - longest, self._world  # the history policy makes room for all of them
             tokens = self._agent.history(self._dialect, world.instructions, self._turns, str(observation), max_tokens)
-            self._node, self._length = None, 0
+            self._node, self._length, self._read = None, 0, []
         if tokens is None or self._length + len(tokens) + longest > self._context:
             return Decision("", ends="horizon", info={"context_full": True})
         candidate_scores = yield tuple([ScoreAsk(self._node, [*tokens, *ids]) for ids in candidates])

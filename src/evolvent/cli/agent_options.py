@@ -24,6 +24,7 @@ from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.config import Config, resolve
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.models.defaults import reply_length
+from evolvent.models.dialects import Chat
 from evolvent.rollout.episode import collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Json, Start, Trajectory
@@ -127,6 +128,8 @@ class WorldPlayerConfig(ActingConfig, PlayerConfig):
             raise ValueError(f"restrict_to_admissible needs --agent policy, got {self.kind}")
         if self.examples and self.kind not in ("policy", "endpoint"):
             raise ValueError(f"examples need --agent policy or endpoint, got {self.kind}")
+        if self.history is not None and self.kind != "policy":
+            raise ValueError(f"history needs --agent policy, got {self.kind}")
         return self
 
 
@@ -174,6 +177,8 @@ class WorldsAgentConfig(AgentConfig, WorldsConfig):
             )
         if self.memory.folder is not None and (self.agent.restrict_to_admissible or self.agent.examples):
             raise ValueError("a memory writes the prompt itself: leave out --agent.examples and restrict_to_admissible")
+        if self.memory.folder is not None and self.agent.history is not None:
+            raise ValueError("a memory writes every prompt anew: leave out --agent.history")
         return self
 
 
@@ -195,12 +200,14 @@ class AgentSetup:
         engine: the engine that serves its policy; None: it needs none.
         player: the player's name and facts in results.
         usage: returns the tokens used so far.
+        policy: the policy whose conversations the agent holds; None: it holds none in this process.
     """
 
     agent: Agent
     engine: Engine | None
     player: Player
     usage: Callable[[], TokenUsage] = TokenUsage
+    policy: Policy | None = None
 
 
 @contextmanager
@@ -234,7 +241,13 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
     from evolvent.engine.fitting import engine_for
 
     torch.set_num_threads(config.threads)
-    loaded_policy = resolve_policy(config.policy, list(worlds.values()), seed=config.seed, placement=config.placement)
+    loaded_policy = resolve_policy(
+        config.policy,
+        list(worlds.values()),
+        seed=config.seed,
+        placement=config.placement,
+        history=config.agent.history if isinstance(config.agent, ActingConfig) else None,
+    )
     max_tokens = config.max_tokens or reply_length(read_model_facts(config.policy))
     agent: Agent = LanguageAgent(
         loaded_policy,
@@ -249,12 +262,17 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
         "temperature": config.temperature,
         "max_tokens": max_tokens,
     }
-    if (memory_config := _memory_config(config)) is not None:
+    memory_config = _memory_config(config)
+    if memory_config is None and isinstance(loaded_policy.dialect, Chat):
+        facts["history"] = loaded_policy.dialect.history
+    if memory_config is not None:
         agent, memory_facts = make_memory_agent(
             loaded_policy, memory_config, temperature=config.temperature, max_tokens=config.max_tokens
         )
         facts |= memory_facts
-    return AgentSetup(agent, engine, Player(config.policy, "policy", facts), lambda: TokenUsage(engine.usage.computed))
+    player = Player(config.policy, "policy", facts)
+    conversing_policy = loaded_policy if memory_config is None else None
+    return AgentSetup(agent, engine, player, lambda: TokenUsage(engine.usage.computed), conversing_policy)
 
 
 def _memory_config(config: AgentConfig) -> MemoryConfig | None:

@@ -27,6 +27,7 @@ from evolvent.cli.agent_options import AgentSetup, WorldsAgentConfig, prepare_ag
 from evolvent.cli.console import format_rate, render_table
 from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.progress import Progress
+from evolvent.cli.prompting import fill_history
 from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, record_run
 from evolvent.cli.settings import Command, parse_command
 from evolvent.rollout.episode import Limits, collect
@@ -77,6 +78,8 @@ def run(argv: Sequence[str], console: Console) -> int:
         own_horizons=config.horizons == "own",
     )
     with prepare_agent(config, worlds_by_name, verb=COMMAND.verb) as agent_setup:
+        if agent_setup.policy is not None:
+            config = fill_history(config, agent_setup.policy, console)
         folder = args.resume or choose_run_folder("agent-eval", config.output_dir)
         file = folder / "agent-eval.json"
         with Store.open(folder / "trajectories", writing=True) as store:

@@ -16,6 +16,7 @@ from evolvent.cli.console import format_rate
 from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.progress import Progress
 from evolvent.cli.prompt_data import print_world_notes
+from evolvent.cli.prompting import fill_history
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.settings import Command, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
@@ -79,6 +80,8 @@ def run(argv: Sequence[str], console: Console) -> int:
             config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
         ) as player_pool,
     ):
+        if agent_setup.policy is not None:
+            config = fill_history(config, agent_setup.policy, console)
         folder = args.resume or choose_run_folder("collect", config.output_dir)
         record = RunRecord("collect", config, config.seed)
         with Store.open(folder / "trajectories", writing=True) as store, record_run(folder, record):

@@ -12,7 +12,7 @@ from evolvent.cli.backends import BackendConfig
 from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import print_world_notes
-from evolvent.cli.prompting import ActingConfig
+from evolvent.cli.prompting import ActingConfig, fill_history
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import resolve_policy
 from evolvent.cli.run_setup import (
@@ -65,8 +65,13 @@ def run(argv: Sequence[str], console: Console) -> int:
     num_episodes = count_panel_episodes(worlds_by_name, config.panel)
     folder = args.resume or choose_run_folder("eval", config.output_dir)
     evaluated_policy = resolve_policy(
-        config.policy, list(worlds_by_name.values()), seed=config.seed, placement=config.placement
+        config.policy,
+        list(worlds_by_name.values()),
+        seed=config.seed,
+        placement=config.placement,
+        history=config.agent.history,
     )
+    config = fill_history(config, evaluated_policy, console)
     panel = config.panel.make_panel(temperature=config.temperature)
     with open_backend(
         config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt

@@ -17,7 +17,7 @@ from evolvent.cli.backends import BackendConfig
 from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import print_world_notes
-from evolvent.cli.prompting import ActingConfig
+from evolvent.cli.prompting import ActingConfig, fill_history
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import describe_worlds, resolve_policy
 from evolvent.cli.run_setup import EvaluationConfig, RunSetup, count_panel_episodes, open_backend, open_run
@@ -144,7 +144,10 @@ def run(argv: Sequence[str], console: Console) -> int:
     demonstration_tasks, exploration_tasks = choose_tasks(worlds_by_name, config)
     folder = args.resume or choose_run_folder("evolve", config.output_dir)
     worlds = list(worlds_by_name.values())
-    loaded_policy = resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement)
+    loaded_policy = resolve_policy(
+        config.policy, worlds, seed=config.seed, placement=config.placement, history=config.agent.history
+    )
+    config = fill_history(config, loaded_policy, console)
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with open_backend(

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import Field
+from rich.console import Console
 
 from evolvent.cli.registry import load_worlds
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
+from evolvent.models.dialects import Chat, HistoryMode
 from evolvent.rollout.prompting import prompt_world
 from evolvent.worlds.base import SPLITS, World
 
-__all__ = ["ActingConfig", "Prompt", "PromptConfig", "check_listed_actions", "load_prompted_worlds", "prompt_worlds"]
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
+
+__all__ = [
+    "ActingConfig",
+    "HistoryConfig",
+    "Prompt",
+    "PromptConfig",
+    "check_listed_actions",
+    "fill_history",
+    "load_prompted_worlds",
+    "prompt_worlds",
+]
+
+C = TypeVar("C", bound=Config)
+_HISTORY_TEXTS: Mapping[HistoryMode, str] = {
+    "append": "past replies stay as they were sampled, which the chat template would render otherwise",
+    "template": "every turn reads the past as the chat template renders it",
+}
 
 
 class Prompt(NamedTuple):
@@ -24,8 +44,18 @@ class Prompt(NamedTuple):
     seed: int = 0
 
 
-class PromptConfig(Config):
-    """Settings of what a model reads before its first observation."""
+class HistoryConfig(Config):
+    """Settings of how a conversation holds its past replies."""
+
+    history: HistoryMode | None = Field(
+        default=None,
+        description="past replies: append (as sampled) or template (as the chat template renders them); none: as the "
+        "policy was saved",
+    )
+
+
+class PromptConfig(HistoryConfig):
+    """Settings of what a model reads before its first observation, and of past replies."""
 
     examples: int = Field(
         default=0, ge=0, description="expert episodes of other tasks that the conversation begins with"
@@ -60,6 +90,24 @@ class ActingConfig(PromptConfig):
         if self.restrict_to_admissible:
             check_listed_actions(worlds, "agent.restrict_to_admissible")
         return worlds
+
+
+def fill_history(config: C, policy: Policy, console: Console | None = None) -> C:
+    """Returns the settings with the policy's history, so that a resumed run keeps it, and prints it where the policy's
+    template changes past replies.
+
+    Args:
+        config: has `agent`, a `HistoryConfig`.
+        policy: the loaded policy.
+        console: None: nothing is printed.
+    """
+    if not isinstance(policy.dialect, Chat):
+        return config
+    history = policy.dialect.history
+    if console is not None and policy.dialect.changes_past:
+        console.print(f"history {history}: {_HISTORY_TEXTS[history]}", soft_wrap=True)
+    agent: Any = getattr(config, "agent")  # noqa: B009
+    return config.model_copy(update={"agent": agent.model_copy(update={"history": history})})
 
 
 def load_prompted_worlds(names: Sequence[str], prompt: tuple[int, bool, int]) -> dict[str, World]:

@@ -25,6 +25,7 @@ from evolvent.store.log import read_rows
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
+    from evolvent.models.dialects import HistoryMode
     from evolvent.models.policy import Policy
 
 __all__ = [
@@ -161,7 +162,14 @@ def require_train_extra(feature: str) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def resolve_policy(name: str, worlds: Sequence[World], *, seed: int = 0, placement: Placement | None = None) -> Policy:
+def resolve_policy(
+    name: str,
+    worlds: Sequence[World],
+    *,
+    seed: int = 0,
+    placement: Placement | None = None,
+    history: HistoryMode | None = None,
+) -> Policy:
     """Loads a policy by name: a size of the embedded default (untrained), a model folder or GGUF file, the name of a
     model on this machine, or a run (its last policy).
 
@@ -170,8 +178,10 @@ def resolve_policy(name: str, worlds: Sequence[World], *, seed: int = 0, placeme
         worlds: the worlds that the policy is to act in.
         seed: of the weights of an untrained policy.
         placement: where the model runs; None: on the CPU, as it is stored.
+        history: how a conversation holds its past replies, see `models.dialects.Chat`; None: as the policy was saved.
     Raises:
-        ConfigError: neither a size nor a folder; a device, memory or context that is not there.
+        ConfigError: neither a size nor a folder; a device, memory or context that is not there; a history for a
+            policy without a chat template.
         Incomplete: a run without a policy, or a folder without a model.
         CorruptRecord: a run whose ledger cannot be read.
         VocabularyMismatch: a whole-word policy whose vocabulary lacks words of the worlds.
@@ -181,15 +191,28 @@ def resolve_policy(name: str, worlds: Sequence[World], *, seed: int = 0, placeme
         from evolvent.scale.initial import make_policy
 
         context = placement.context if isinstance(placement.context, int) else None
+        if history is not None:
+            raise _history_error(name)
         untrained_policy = make_policy(worlds, size=name, context=context, seed=seed)
         return untrained_policy.to(placement.device, placement.dtype)
     from evolvent.models.policy import load_policy
 
     loaded = load_policy(
-        resolve_model_folder(name), context=placement.context, device=placement.device, dtype=placement.dtype
+        resolve_model_folder(name),
+        history=history,
+        context=placement.context,
+        device=placement.device,
+        dtype=placement.dtype,
     )
+    if history is not None and loaded.dialect.name != "chat":
+        raise _history_error(name)
     _check_vocabulary(name, loaded, worlds)
     return loaded
+
+
+def _history_error(name: str) -> ConfigError:
+    message = f"policy {name!r} has no chat template that could render past replies"
+    return ConfigError([Problem("agent.history", message, "leave out --agent.history")])
 
 
 def resolve_model_folder(name: str) -> Path:

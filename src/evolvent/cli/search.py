@@ -21,7 +21,7 @@ from evolvent.cli.console import format_rate, render_table
 from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.progress import PlannedStage, Progress
 from evolvent.cli.prompt_data import print_world_notes
-from evolvent.cli.prompting import load_prompted_worlds
+from evolvent.cli.prompting import fill_history, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.run_setup import write_report
 from evolvent.cli.search_setup import SearchPlayerFactory, SearchSetupConfig, open_search_policies
@@ -29,7 +29,7 @@ from evolvent.cli.settings import Command, parse_command
 from evolvent.config import Choice
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
-from evolvent.rollout.search import SearchOutcome, check_search, search_starts
+from evolvent.rollout.search import SearchOutcome, check_search, level_of, search_starts
 from evolvent.search.settings import ForestConfig, find_search, forest_names
 from evolvent.store.log import read_rows
 from evolvent.store.store import Store
@@ -209,6 +209,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     print_world_notes(console, worlds_by_name)
     print_budget(console, facts, config.device)
     batches = _plan_batches(config, worlds_by_name)
+    _check_history(config, batches, worlds_by_name)
     with open_search_policies(config, worlds_by_name) as player_factory:
         for batch in batches:
             player = player_factory.make_player(batch.search, stop=batch.stop)
@@ -217,7 +218,9 @@ def run(argv: Sequence[str], console: Console) -> int:
                 batch.search,
                 has_scorer=player.scorer is not None,
                 has_detector=player.stop is not None,
+                dialect=player.policy.dialect,
             )
+        config = fill_history(config, player_factory.policy, console)
         folder = args.resume or choose_run_folder("search", config.output_dir)
         rows = _search_batches(
             config, folder, console, batches=batches, worlds_by_name=worlds_by_name, player_factory=player_factory
@@ -238,6 +241,16 @@ def run(argv: Sequence[str], console: Console) -> int:
         console.print(show_hidden(f"play them again with: evolvent search --resume {folder}"), soft_wrap=True)
     console.print(show_hidden(f"report {folder / 'report.html'}"), soft_wrap=True)
     return 1 if error_counts else 0
+
+
+def _check_history(
+    config: SearchRunConfig, batches: Sequence[SearchBatch], worlds_by_name: Mapping[str, World]
+) -> None:
+    """Checks, before weights are read, that no search over turns is to render its past anew."""
+    over_turns = [batch.world for batch in batches if level_of(worlds_by_name[batch.world], batch.search) == "turn"]
+    if over_turns and config.agent.history == "template":
+        message = f"searches over turns keep the tokens of earlier turns, as in world {over_turns[0]!r}; got 'template'"
+        raise ConfigError([Problem("agent.history", message, "set --agent.history append")])
 
 
 def _search_batches(

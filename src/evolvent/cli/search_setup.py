@@ -143,7 +143,9 @@ def open_search_policies(config: SearchSetupConfig, worlds: Mapping[str, World])
     """
     torch.set_num_threads(config.threads)
     placement = config.placement
-    writer = resolve_policy(config.policy, list(worlds.values()), seed=config.seed, placement=placement)
+    writer = resolve_policy(
+        config.policy, list(worlds.values()), seed=config.seed, placement=placement, history=config.agent.history
+    )
     judge = (
         load_policy(_judge_folder(config.judge), device=placement.device, dtype=placement.dtype)
         if config.judge

@@ -17,6 +17,7 @@ from pydantic import Field
 from rich.console import Console
 
 from evolvent.cli.model_defaults import print_budget, read_model_facts
+from evolvent.cli.prompting import HistoryConfig, fill_history
 from evolvent.cli.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
 from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.world_registry import TOKEN_VARIABLE
@@ -66,6 +67,7 @@ class ServeConfig(ModelConfig, WorldsConfig):
     reload: Path | None = Field(
         default=None, description="folder that clients may have a served policy take other weights from; none: no"
     )
+    agent: HistoryConfig = Field(default_factory=HistoryConfig, description="past replies of a served policy")
     log_requests: bool = Field(default=False, description="print a line a request")
 
 
@@ -116,7 +118,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     with listen(config.host, config.port) as bound:
         if config.policy is not None:
             print_budget(console, read_model_facts(config.policy), config.device)
-            app, name = _make_policy_app(config, access)
+            app, name = _make_policy_app(config, access, console)
             host: Any = nullcontext()
             server = _SignalServer(_uvicorn(config, app, access))
             server.told = partial(_print_policy_address, console, name, bound=bound, reload=config.reload)
@@ -150,7 +152,9 @@ def _check_config(config: ServeConfig) -> tuple[Access, dict[str, Dialect]]:
         problems += error.problems
     if config.reload is not None and config.policy is None:
         problems.append(Problem("reload", "reloading weights needs a policy", "serve a policy with --policy"))
-    elif config.reload is not None and not config.reload.is_dir():
+    if config.agent.history is not None and config.policy is None:
+        problems.append(Problem("agent.history", "past replies are those of a policy", "serve a policy with --policy"))
+    if config.reload is not None and config.policy is not None and not config.reload.is_dir():
         problems.append(
             Problem(
                 "reload", f"{config.reload} is not a folder", "create it, or pass the folder that receives new weights"
@@ -221,7 +225,7 @@ def _make_app(
     return _uvicorn(config, build_app(host, catalogue, access=access, dialects=list(dialects.values())), access)
 
 
-def _make_policy_app(config: ServeConfig, access: Access) -> tuple[App, str]:
+def _make_policy_app(config: ServeConfig, access: Access, console: Console) -> tuple[App, str]:
     """Returns the app around a policy, and the name of its model: the name of its folder, or its size."""
     from evolvent.engine.fitting import engine_for
     from evolvent.serve.openai.face import PolicyDialect, build_policy_app
@@ -232,7 +236,9 @@ def _make_policy_app(config: ServeConfig, access: Access) -> tuple[App, str]:
         policy_name,
         list(load_worlds(config.worlds).values()) if policy_name in POLICIES else (),
         placement=config.placement,
+        history=config.agent.history,
     )
+    fill_history(config, served_policy, console)
     name = Path(policy_name).resolve().name if policy_name not in POLICIES else policy_name
     dialect = PolicyDialect(
         Generator(served_policy, engine_for(served_policy, slots=config.slots)), name, reload=config.reload

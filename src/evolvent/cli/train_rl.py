@@ -21,7 +21,7 @@ from evolvent.cli.method_option import parse_method
 from evolvent.cli.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import print_world_notes
-from evolvent.cli.prompting import ActingConfig, Prompt, check_listed_actions, load_prompted_worlds
+from evolvent.cli.prompting import ActingConfig, Prompt, check_listed_actions, fill_history, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import resolve_policy
 from evolvent.cli.run_setup import (
@@ -148,6 +148,8 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
             raise ValueError("--endpoint needs --model NAME and --hand_over FOLDER")
         if self.endpoint and self.backend != HERE:
             raise ValueError("--endpoint and --on cannot be combined; pass only one of them")
+        if self.endpoint and self.agent.history == "template":
+            raise ValueError("an endpoint keeps past replies as it likes: leave out --agent.history or --endpoint")
         return self
 
 
@@ -229,7 +231,10 @@ def run(argv: Sequence[str], console: Console) -> int:
         check_listed_actions(worlds_by_name, name if action_level else "rl.practice.restrict_to_admissible")
     folder = args.resume or choose_run_folder("rl", config.output_dir)
     worlds = list(worlds_by_name.values())
-    loaded_policy = resolve_policy(config.policy, worlds, seed=config.seed, placement=config.placement)
+    loaded_policy = resolve_policy(
+        config.policy, worlds, seed=config.seed, placement=config.placement, history=config.agent.history
+    )
+    config = fill_history(config, loaded_policy, console)
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
     num_iterations = practice.iterations if practice else 0
     job = RunSetup(

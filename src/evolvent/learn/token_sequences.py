@@ -18,6 +18,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch, Problem, VocabularyMismatch
-from evolvent.models.dialects import Dialect
+from evolvent.models.dialects import Chat, Dialect
 from evolvent.trajectory import Array, Generation, Step, Task, Trajectory, canonical_json
 
 __all__ = [
@@ -143,7 +144,8 @@ def flatten(
 
     A token's weight is the trajectory's weight on written tokens of generations that acted, and 0 elsewhere: on
     prompt tokens, on steps marked `info["loss"] is False`, and on empty actions. Where generations fork, every leaf
-    gives one sequence, and the shared prefix has its weight in the first only.
+    gives one sequence, and the shared prefix has its weight in the first only. A record without generations gives one
+    sequence, or one for every step where the chat template renders the past anew.
 
     Args:
         dialect: tokenizes records without generations; its stop tokens identify empty actions.
@@ -167,7 +169,7 @@ def flatten(
         if any(step.generations for step in trajectory.steps):
             new_sequences = _flatten_generations(trajectory, frozenset() if stops else dialect.stop_ids, scale)
         elif trajectory.steps:
-            new_sequences = [_tokenize_record(trajectory, dialect, instructions(trajectory.task), scale, render)]
+            new_sequences = _tokenize_record(trajectory, dialect, instructions(trajectory.task), scale, render)
         else:
             new_sequences = []
         for sequence in new_sequences:
@@ -287,12 +289,24 @@ def _join_path(
     )
 
 
+class _RecordedStep(NamedTuple):
+    """One step of a record: its index, the tokens that were read and written, and the weight of the written ones."""
+
+    number: int
+    prompt_ids: list[int]
+    action_ids: list[int]
+    weight: float
+
+
 def _tokenize_record(
     trajectory: Trajectory, dialect: Dialect, instructions: str, scale: float, render: Render | None
-) -> TokenSequence:
-    """Tokenizes a record that no model generated."""
-    ids: list[int] = []
-    pieces: list[tuple[int, int, float]] = []  # (tokens read, tokens written, weight) of each step
+) -> list[TokenSequence]:
+    """Tokenizes a record that no model generated: one sequence, or one for every step where the chat template renders
+    the past anew.
+    """
+    renders_past = isinstance(dialect, Chat) and dialect.renders_past
+    pieces: list[_RecordedStep] = []
+    past: list[tuple[str, list[int]]] = []
     task = trajectory.task
     try:
         for number, step in enumerate(trajectory.steps):
@@ -303,14 +317,16 @@ def _tokenize_record(
                     value=type(text).__name__,
                     expected="text observations and actions",
                 )
-            prompt_ids = (
-                dialect.turn(step.observation, stopped=True) if number else dialect.open(instructions, step.observation)
-            )
+            if isinstance(dialect, Chat) and renders_past:
+                prompt_ids = dialect.rendered_prompt(instructions, past, step.observation)
+            elif number:
+                prompt_ids = dialect.turn(step.observation, stopped=True)
+            else:
+                prompt_ids = dialect.open(instructions, step.observation)
             action_ids = dialect.action(text)
-            ids += prompt_ids
-            ids += action_ids
             learned = bool(text.strip()) and step.info.get("loss") is not False
-            pieces.append((len(prompt_ids), len(action_ids), scale if learned else 0.0))
+            pieces.append(_RecordedStep(number, prompt_ids, action_ids, scale if learned else 0.0))
+            past.append((step.observation, action_ids))
     except VocabularyMismatch as error:
         raise VocabularyMismatch(
             f"trajectory {trajectory.id!r} of task {task.id!r} in world {task.world!r}: {error.what}",
@@ -318,15 +334,17 @@ def _tokenize_record(
             expected=error.expected,
             hint=error.hint,
         ) from error
-    sizes = [size for num_read, num_written, _ in pieces for size in (num_read, num_written)]
+    return [_join_steps(trajectory, group) for group in ([[piece] for piece in pieces] if renders_past else [pieces])]
+
+
+def _join_steps(trajectory: Trajectory, pieces: Sequence[_RecordedStep]) -> TokenSequence:
+    """Builds the sequence of consecutive steps."""
+    ids = [token for piece in pieces for token in (*piece.prompt_ids, *piece.action_ids)]
+    sizes = [size for piece in pieces for size in (len(piece.prompt_ids), len(piece.action_ids))]
     written = np.repeat(np.tile([False, True], len(pieces)), sizes)
-    step_of = np.repeat(
-        np.arange(len(pieces), dtype=np.int32), [num_read + num_written for num_read, num_written, _ in pieces]
-    )
-    weight = np.repeat(
-        np.asarray([step_weight for _, _, step_weight in pieces], np.float32),
-        [num_read + num_written for num_read, num_written, _ in pieces],
-    )
+    lengths = [len(piece.prompt_ids) + len(piece.action_ids) for piece in pieces]
+    step_of = np.repeat(np.asarray([piece.number for piece in pieces], np.int32), lengths)
+    weight = np.repeat(np.asarray([piece.weight for piece in pieces], np.float32), lengths)
     weight = weight * written
     weight[:1] = 0.0
     return TokenSequence(

@@ -186,9 +186,14 @@ class Chat:
         return self.template.read_reply(ids)
 
     @property
+    def changes_past(self) -> bool:
+        """Returns whether the template renders past replies otherwise than they were written."""
+        return not (self.template.extends and self.template.keeps_thoughts)
+
+    @property
     def renders_past(self) -> bool:
         """Returns whether every turn is rendered anew, because the template changes the past."""
-        return self.history == "template" and not (self.template.extends and self.template.keeps_thoughts)
+        return self.history == "template" and self.changes_past
 
     def rendered_prompt(
         self, instructions: str, past: Sequence[tuple[str, Sequence[int]]], observation: str

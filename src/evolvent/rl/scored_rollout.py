@@ -19,7 +19,7 @@ from evolvent.learn.forward import compute_outputs, eval_mode, report_memory_err
 from evolvent.learn.objectives import Outputs, require_output
 from evolvent.learn.prefix_sharing import PrefixSharing, build_batches
 from evolvent.learn.token_sequences import Batch, TokenSequence
-from evolvent.models.dialects import Dialect
+from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.policy import Policy
 from evolvent.rl.advantages import Advantages
 from evolvent.rl.candidates import add_candidates, chosen_logprobs
@@ -306,8 +306,8 @@ class ScoringConfig:
         max_tokens_per_forward: token limit of a forward pass; None: chosen by the size of the logits.
         dtype: of the forward pass.
         truncate_history: returns the tokens that the agent would have read at the end of a cut episode whose
-            conversation
-            was full, by its history policy, or None where that gives up. None: full conversations are over.
+            conversation was full or is rendered anew, or None where there is no such prompt. None: such conversations
+            are over.
         sharing: how episodes share rows of a forward pass; None: not at all.
     """
 
@@ -457,9 +457,9 @@ def append_final_observations(
     """Appends the final observations to the sequences of truncated episodes, so that they have values too.
 
     A value is read at the last of the added tokens; nothing is learned there. Where the final observation does not
-    fit the
-    context, the value is that of the prompt that the agent would have read instead: a sequence of its own, at the end.
-    Without such a prompt there is no next action, and the episode is cut off.
+    fit the context, or the chat template renders the past anew, the value is that of the prompt that the agent would
+    have read instead: a sequence of its own, at the end. Without such a prompt there is no next action, and the
+    episode is cut off.
 
     Args:
         truncate_history: see `ScoringConfig`.
@@ -472,7 +472,8 @@ def append_final_observations(
         number = int(batch.sequence[last[action]])
         episode = episodes[int(batch.episode[action])]
         longer_sequence = _append_observation(extended[number], episode, dialect)
-        if longer_sequence is not None and len(longer_sequence) <= context:
+        is_new_root = isinstance(dialect, Chat) and dialect.renders_past
+        if longer_sequence is not None and len(longer_sequence) <= context and not is_new_root:
             extended[number], final_sequences[action] = longer_sequence, number
             continue
         root = truncate_history(episode) if longer_sequence is not None and truncate_history is not None else None

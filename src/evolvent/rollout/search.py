@@ -18,12 +18,12 @@ from evolvent.belief.stopping import Detector
 from evolvent.engine.asks import Engine, Job, Sampling
 from evolvent.engine.driver import run_jobs
 from evolvent.errors import ConfigError, ErrorRecord, EvolventError, Problem, unknown_name_problem
-from evolvent.models.dialects import open_conversation
+from evolvent.models.dialects import Dialect, open_conversation
 from evolvent.search.aggregate import Answer, Same
 from evolvent.search.environments import StateValue, TextValue, ValueEstimator, search_env
 from evolvent.search.export import tree_row
 from evolvent.search.forest import Decision, Forest, Growing, answer_rows, decide, grow_forest
-from evolvent.search.proposers import EnvState, LanguageProposer
+from evolvent.search.proposers import EnvState, LanguageProposer, history_problems
 from evolvent.search.records import Spent
 from evolvent.search.rstar_prompts import Solution, read_answer
 from evolvent.search.scorers import RolloutScorer, Scorer
@@ -143,7 +143,12 @@ def _num_trees(search: SearchConfig) -> int:
 
 
 def check_search(
-    worlds: Mapping[str, World], search: SearchConfig, *, has_scorer: bool, has_detector: bool = False
+    worlds: Mapping[str, World],
+    search: SearchConfig,
+    *,
+    has_scorer: bool,
+    has_detector: bool = False,
+    dialect: Dialect | None = None,
 ) -> None:
     """Raises an error for impossible searches before anything is played.
 
@@ -152,6 +157,7 @@ def check_search(
         search: Settings of the search.
         has_scorer: Whether there is a value model.
         has_detector: Whether a detector may end the search early.
+        dialect: Dialect of the policy that writes; None: not checked.
     Raises:
         ConfigError: lists all problems.
     """
@@ -168,6 +174,7 @@ def check_search(
         problems.append(Problem("value", "got 'judge', but no judge is set", "set a judge, or set value to 'rollouts'"))
     for name, world in worlds.items():
         level = level_of(world, search)
+        problems += history_problems(dialect) if dialect is not None and level == "turn" else []
         problems += search.forest_problems(level) if isinstance(search, ForestConfig) else []
         if level == "solution":
             problems += solver_problems(name, world, search.level)
@@ -197,7 +204,7 @@ def check_search(
                 Problem("value", f"got 'reward', but world {name!r} pays only at the end", "use 'rollouts'")
             )
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(list(dict.fromkeys(problems)))
 
 
 def _min_request_tokens(search: SearchConfig, level: str) -> int:
@@ -242,7 +249,13 @@ def search_starts(
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:
         raise ConfigError([unknown_name_problem("world", world, worlds, location="task") for world in missing])
-    check_search(worlds, search, has_scorer=player.scorer is not None, has_detector=player.stop is not None)
+    check_search(
+        worlds,
+        search,
+        has_scorer=player.scorer is not None,
+        has_detector=player.stop is not None,
+        dialect=player.policy.dialect,
+    )
     if _is_rstar(search):
         check_solver(player.policy)
     context = _SearchContext(search, player.policy, player.scorer, seed, name, player.stop, player.discriminator)

@@ -45,7 +45,7 @@ from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.messages import Instructions
 from evolvent.models.defaults import ModelFacts, fill_settings, reply_length, rl_settings, train_settings
-from evolvent.models.dialects import Dialect, Words
+from evolvent.models.dialects import Chat, Dialect, Words
 from evolvent.models.placement import ContextSetting, Placement
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import kind_of
@@ -85,8 +85,8 @@ __all__ = [
 def next_prompt(
     trajectory: Trajectory, agent: LanguageAgent | CandidateAgent, *, world: World, parents: Mapping[str, Trajectory]
 ) -> Sequence[int] | None:
-    """Returns the new prompt of the agent's history policy at the end of this episode; None where the policy gives
-    up.
+    """Returns the new prompt that the agent would read at the end of this episode: the past as its chat template
+    renders it, or what its history policy makes of a full context; None where that policy gives up.
 
     An agent that chooses among listed actions reserves tokens for the longest of them, too: the next list of the
     world is not recorded, so that of the last step is used.
@@ -98,11 +98,16 @@ def next_prompt(
         parents: Trajectories that branches started from, by id; None is returned for a branch with a missing
             parent.
     """
-    policy = agent.policy
+    policy, observation = agent.policy, str(trajectory.final_observation)
     turns = _collect_turns(trajectory, policy.dialect, world=world, parents=parents)
     if turns is None:
         return None
-    make_prompt = partial(agent.history, policy.dialect, world.instructions, turns, str(trajectory.final_observation))
+    if isinstance(policy.dialect, Chat) and policy.dialect.renders_past:
+        past = [(turn.observation, turn.action) for turn in turns]
+        rendered_prompt = policy.dialect.rendered_prompt(world.instructions, past, observation)
+        if len(rendered_prompt) < policy.context:
+            return rendered_prompt
+    make_prompt = partial(agent.history, policy.dialect, world.instructions, turns, observation)
     if isinstance(agent, LanguageAgent):
         return make_prompt(policy.context - agent.max_tokens)
     max_candidate_length = max(map(len, trajectory.steps[-1].info.get("candidates", ())), default=1)
@@ -592,7 +597,8 @@ class LocalBackend:
 
     def origin(self, policy: Policy) -> str:
         vocabulary = policy.tokenizer.get_vocab()
-        digest = hashlib.sha256(canonical_json([policy.dialect.name, policy.context, vocabulary]).encode())
+        history = ["template"] if isinstance(policy.dialect, Chat) and policy.dialect.renders_past else []
+        digest = hashlib.sha256(canonical_json([policy.dialect.name, policy.context, vocabulary, *history]).encode())
         head = policy.value_head.state_dict() if policy.value_head is not None else {}
         weights = {
             name: tensor for name, tensor in policy.model.state_dict().items() if not name.startswith("value_head.")

@@ -10,7 +10,7 @@ import numpy as np
 
 from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, Continuation, Node, RoutedAsk, SampleAsk, Sampling
 from evolvent.errors import ConfigError, EvolventError, InvalidAction, Problem, WorldError
-from evolvent.models.dialects import Chat, continue_conversation, open_conversation
+from evolvent.models.dialects import Chat, Dialect, continue_conversation, open_conversation
 from evolvent.search.records import Spent
 from evolvent.search.scorers import Ending
 from evolvent.trajectory import Generation, JsonObject, Value, sample_rng, sample_seed
@@ -197,6 +197,14 @@ class _ConversationState:
     turns: int
 
 
+def history_problems(dialect: Dialect) -> list[Problem]:
+    """Returns the problem of a search over turns whose prompts would not keep the tokens of earlier turns."""
+    if not (isinstance(dialect, Chat) and dialect.renders_past):
+        return []
+    message = f"searches over turns keep the tokens of earlier turns, but history is {dialect.history!r}"
+    return [Problem("history", message, "set history to 'append'")]
+
+
 @dataclass(frozen=True)
 class LanguageProposer:
     """A policy that writes actions, token by token as `agents.language.LanguageAgent` does.
@@ -220,14 +228,9 @@ class LanguageProposer:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ConfigError([Problem("max_tokens", f"got {self.max_tokens}, expected 1 or more")])
-        dialect = self.policy.dialect
-        if isinstance(dialect, Chat) and dialect.renders_past:
-            raise ConfigError(
-                "searches keep the tokens of earlier turns, which the policy's history does not",
-                value=dialect.history,
-                expected="append",
-                hint="load the policy with history='append'",
-            )
+        problems = history_problems(self.policy.dialect)
+        if problems:
+            raise ConfigError(problems)
 
     def propose(self, requests: Sequence[ProposalRequest], ask: AskAll) -> Proposals:
         """Samples all actions at once."""

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evolvent.errors import ConfigError, Incomplete, Problem, ShapeMismatch, UnsafePath, VocabularyMismatch
 from evolvent.files import safe_join
+from evolvent.models.dialects import Chat
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -86,7 +87,8 @@ def load_replacement(root: Path, path: str, served: Policy) -> Policy:
             expected="a complete model",
             hint="merge the adapter into its base first",
         )
-    policy = load_policy(folder, context=served.limit)
+    history = served.dialect.history if isinstance(served.dialect, Chat) else None
+    policy = load_policy(folder, history=history, context=served.limit)
     _check_compatible(policy, served)
     weight = next(iter(served.model.parameters()))
     model = policy.model.to(device=weight.device, dtype=weight.dtype)
