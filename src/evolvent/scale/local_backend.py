@@ -44,7 +44,14 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.messages import Instructions
-from evolvent.models.defaults import ModelFacts, fill_settings, reply_length, rl_settings, train_settings
+from evolvent.models.defaults import (
+    PRETRAINED_REPLY_TOKENS,
+    REPLY_TOKENS,
+    ModelFacts,
+    fill_settings,
+    rl_settings,
+    train_settings,
+)
 from evolvent.models.dialects import Chat, Dialect, Words
 from evolvent.models.placement import ContextSetting, Placement
 from evolvent.models.policy import Policy, load_policy
@@ -327,7 +334,8 @@ class LocalBackend:
         return LanguageAgent(
             policy,
             sampling,
-            max_tokens=self.max_tokens or reply_length(_pretrained_facts(policy)),
+            max_tokens=self.max_tokens
+            or (REPLY_TOKENS if _pretrained_facts(policy) is None else PRETRAINED_REPLY_TOKENS),
             restrict_to_admissible=restrict_to_admissible,
             history=self.history,
         )
@@ -558,7 +566,7 @@ class LocalBackend:
     def settings(self) -> dict[str, StageSettings]:
         """Returns the settings that the result of each verb depends on besides its arguments, for `Run`."""
         flags = f"{' choose' * self.restrict_to_admissible}{' deciding' * self.action_level}"
-        max_tokens = self.max_tokens or reply_length(None)  # that of a pretrained policy follows from the policy
+        max_tokens = self.max_tokens or REPLY_TOKENS  # that of a pretrained policy follows from the policy
         acting = f"{max_tokens} {self.history.name} {version_1_text(self.limits)}{flags}"
         prompts = {
             name: world.instructions.digest

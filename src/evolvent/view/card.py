@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any
 
+from evolvent.models.catalog import CATALOG
 from evolvent.view.data import Episode, ReportData, StageRow
 from evolvent.view.markdown import escape_markdown, format_name, format_table, join_lines, quote_yaml
 from evolvent.view.outcome import main_arm
@@ -95,6 +96,8 @@ def build_front_matter(published: PublishedPolicy, panel_lines: Sequence[PanelLi
     rows.append(f"license: {quote_yaml(stated_license.hub if stated_license else 'other')}")
     if stated_license and stated_license.name:
         rows += [f"license_name: {quote_yaml(stated_license.name)}", "license_link: LICENSE"]
+    if _initial_name(published) in CATALOG:
+        rows.append(f"base_model: {quote_yaml(CATALOG[_initial_name(published)].hub_name)}")
     rows += ["tags:", *(f"- {quote_yaml(tag)}" for tag in dict.fromkeys(tags))]
     scored = [line.result for line in panel_lines if line.result.mean is not None]
     if scored:
@@ -164,11 +167,26 @@ def _summarize(published: PublishedPolicy) -> str:
     worlds, method = _world_names(published), published.data.info.method
     worlds_text = f" ({', '.join(map(format_name, worlds))})" if worlds else ""
     method_text = f", method {format_name(method)}" if method else ""
+    if published.weights.dialect != "words":
+        initial = _find_initial_model(published)
+        origin = f"{format_name(initial)}, trained" if initial else "A pretrained model, trained"
+        return f"{origin} further with evolvent{method_text}{worlds_text}.\n\n{_caution_text(published)}"
     return (
         f"A causal language model that acts in text worlds{worlds_text}, trained with evolvent{method_text}. It "
         f"reads observations "
         f"and writes actions; it is no assistant and knows nothing else.\n\n{_caution_text(published)}"
     )
+
+
+def _find_initial_model(published: PublishedPolicy) -> str:
+    """Returns the public name of the model that training began with; empty where it was made here."""
+    name = _initial_name(published)
+    return CATALOG[name].hub_name if name in CATALOG else strip_folders(name)
+
+
+def _initial_name(published: PublishedPolicy) -> str:
+    name = published.data.info.config.get("policy")
+    return name if isinstance(name, str) and name not in ("xs", "s", "m") else ""
 
 
 def _caution_text(published: PublishedPolicy) -> str:
@@ -395,19 +413,17 @@ def _first_observation(episode: Episode) -> str:
 
 
 def _describe_limits(published: PublishedPolicy) -> str:
-    weights, initial_policy = published.weights, published.data.info.config.get("policy")
+    weights, initial = published.weights, _find_initial_model(published)
     sentences = [
-        "It was trained and measured on the worlds named above only, and writes their actions, not prose.",
+        "It was trained and measured on what is named above only.",
         f"An episode, observations and actions together, must fit {weights.context:,} tokens.",
         "Success is measured with the likeliest token at every step unless the settings say otherwise.",
     ]
     if weights.dialect == "words":
+        sentences.append("It writes actions of these worlds, not prose.")
         sentences.append("It knows whole words only: evolvent refuses other words, transformers reads them as `<unk>`.")
-    if isinstance(initial_policy, str) and initial_policy not in ("xs", "s", "m"):
-        sentences.append(
-            f"It began as {format_name(strip_folders(initial_policy))}: the limits and the licence of that "
-            f"model hold here too."
-        )
+    if initial:
+        sentences.append(f"It began as {format_name(initial)}: the limits and the licence of that model hold here too.")
     return _bullets(sentences)
 
 
