@@ -12,11 +12,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from evolvent.errors import IsolationUnavailable
 from evolvent.sandbox.bubblewrap import isolation
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums in one order: results are compared bit for bit
+
+# How fast examples are made says how busy the machine is, not whether the code is right.
+settings.register_profile("evolvent", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("evolvent")
 
 # A shell's job in the background ignores interrupts, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
