@@ -24,6 +24,7 @@ from evolvent.errors import (
     VocabularyMismatch,
     WeightsChanged,
 )
+from evolvent.models.cpu_linear import packs_weights
 from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, Policy, llama, model_of
 
 SETTINGS = (Sampling(), Sampling(temperature=0.7), Sampling(top_k=5), Sampling(top_p=0.8), GREEDY)
@@ -105,6 +106,35 @@ def test_any_order_of_asks_equals_recomputation(policies: dict[str, Policy], nam
     assert free_rows(engine) == engine._slots
     assert engine._trie.live == 1 and engine._rows.cached == 0
     assert engine._rows.fed.max() <= engine._rows.arena.capacity
+
+
+@pytest.fixture
+def packing(monkeypatch):
+    """Engines pack the weights of small models, as they do those of large ones."""
+    monkeypatch.setattr("evolvent.engine.fused._MAX_COPIED", 0)
+    monkeypatch.setattr("evolvent.models.cpu_linear.MIN_PRETRAINED", 1)
+    if not packs_weights(torch.zeros(2, 2), 10):
+        pytest.skip("needs PyTorch with oneDNN on this processor")
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_packed_weights_give_the_same_answers_whatever_is_beside(policies, name, packing) -> None:
+    rng, engine, oracle = (
+        np.random.default_rng(3),
+        LocalEngine(policies[name], slots=8),
+        RecomputeEngine(policies[name]),
+    )
+    assert engine._decoder.is_packed
+    asks = [random_ask(rng, []) for _ in range(12)]
+    for ask, found in zip(asks, ask_and_wait(asks, engine), strict=True):
+        same_answer(ask, found, oracle)
+    alone = [
+        ask_and_wait([SampleAsk(None, [1, 2, 3], 12, seeds=(seed,))], LocalEngine(policies[name], slots=8))[0][0]
+        for seed in range(6)
+    ]
+    (together,) = ask_and_wait([SampleAsk(None, [1, 2, 3], 12, seeds=tuple(range(6)))], engine)
+    for one, other in zip(alone, together, strict=True):
+        assert one.ids.tolist() == other.ids.tolist() and one.logprobs.tobytes() == other.logprobs.tobytes()
 
 
 @pytest.mark.parametrize("cached", [10_000, 0])

@@ -22,6 +22,7 @@ from evolvent.engine.arena import Arena, Shape, StateShape
 from evolvent.engine.fused import FusedDecoder, fused_obstacle
 from evolvent.engine.streams import Group, Plan, plan
 from evolvent.errors import ConfigError, EngineError, boundary
+from evolvent.models.cpu_linear import release_pages
 from evolvent.models.tuned import plain_model
 
 if TYPE_CHECKING:
@@ -417,6 +418,8 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
                 log.info(
                     "%s runs with %s%s", config.model_type, maker.__name__, f" ({fused_reason})" if fused_reason else ""
                 )
+                if isinstance(decoder, FusedDecoder) and decoder.is_packed:
+                    release_pages(model.parameters())
                 return decoder
             reason = f"{maker.__name__} differs from it by {difference:.2g}"
     raise ConfigError(

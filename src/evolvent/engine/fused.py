@@ -1,12 +1,11 @@
 """The fused decoder: the forward of the Llama family (Llama, Mistral, Qwen2, Qwen3) straight over the arena.
 
 Of a small model in float32 it holds fused copies of the weights (query-key-value, gate-up; norm weights multiplied in),
-taken when the engine syncs: there the calls cost more than the numbers. Of other models it reads the model's own
-weights and copies those of queries, keys and values alone: a second copy would double the memory, and matrix products
-read `[out, in]` at least as fast (bfloat16, one core of an EPYC with AVX512-BF16: the head of SmolLM2 over 32 rows
-takes 6.9 ms, and 11.2 ms over a transposed copy). Linear layers see the flat list of new tokens. Queries and keys are
-stored with the pairs that RoPE turns side by side, so that a rotation is one complex product; scores do not change
-under that permutation.
+taken when the engine syncs: there the calls cost more than the numbers. Of a large model on a CPU it holds packed
+copies (`models/cpu_linear.py`), and the memory of the model's own weights is given back until they are read again if
+they come from a file. Of other models it reads the model's own weights and copies those of queries, keys and values
+alone. Linear layers see the flat list of new tokens. Queries and keys are stored with the pairs that RoPE turns side by
+side, so that a rotation is one complex product; scores do not change under that permutation.
 
 Forwards of one new token per row, recorded as CUDA graphs: a device waits for nobody to launch the next kernel.
 
@@ -40,6 +39,7 @@ from torch.nn import functional as F
 
 from evolvent.engine.arena import Arena, Shape
 from evolvent.engine.streams import Plan
+from evolvent.models.cpu_linear import multiply_packed, pack_weight, packs_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -227,21 +227,32 @@ def fused_obstacle(config: PreTrainedConfig) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Packed:
+    """A weight in the blocks of oneDNN."""
+
+    blocks: Tensor
+
+
+Weight = Tensor | _Packed
+"""A weight as `[in, out]`, or packed."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Layer:
-    """Weights of one layer as `[in, out]`; a norm of None is multiplied into the matrix behind it.
+    """Weights of one layer; a norm of None is multiplied into the matrix behind it.
 
     Without `up`, `gate` holds both side by side.
     """
 
-    qkv: Tensor
+    qkv: Weight
     qkv_bias: Tensor | None
-    out: Tensor
+    out: Weight
     out_bias: Tensor | None
-    gate: Tensor
+    gate: Weight
     gate_bias: Tensor | None
-    up: Tensor | None
+    up: Weight | None
     up_bias: Tensor | None
-    down: Tensor
+    down: Weight
     down_bias: Tensor | None
     norm: Tensor | None
     mlp_norm: Tensor | None
@@ -254,6 +265,7 @@ class FusedDecoder:
     Attributes:
         shape: what the arena keeps per token.
         vocabulary: number of logits.
+        is_packed: whether it holds packed copies of the weights, so that the model's own are not read.
     """
 
     def __init__(self, model: PreTrainedModel, *, capacity: int) -> None:
@@ -266,12 +278,15 @@ class FusedDecoder:
         self.shape = Shape(len(base.layers), self._keys, self._head, int(config.hidden_size))
         self.vocabulary = int(weight.shape[0])
         self._exact = weight.dtype == torch.float32
-        self._copies = self._exact and sum(part.numel() for part in model.parameters()) < _MAX_COPIED
+        num_weights = sum(part.numel() for part in model.parameters())
+        self._copies = self._exact and num_weights < _MAX_COPIED
+        self.is_packed = not self._copies and packs_weights(weight, num_weights)
         with torch.inference_mode():
             self._embedding = weight.clone() if self._copies else weight
+            self._fuses = self._copies or self.is_packed
             self._layers = [self._fuse(layer) for layer in base.layers]
             self._norm = base.norm.weight.detach().clone()
-            self._logits = self._transpose(model.lm_head.weight.detach())
+            self._logits = self._lay_out(model.lm_head.weight.detach())
             self._logits_bias = _copy(getattr(model.lm_head, "bias", None))
             rotary = base.rotary_emb
             angles = torch.arange(capacity, device=weight.device).unsqueeze(1) * rotary.inv_freq.float()
@@ -357,27 +372,31 @@ class FusedDecoder:
             qkv_bias = torch.cat([self._pair_rows(b, i < 2) for i, b in enumerate(biases) if b is not None])
         gate, up = mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()
         gate_bias, up_bias = _copy(mlp.gate_proj.bias), _copy(mlp.up_proj.bias)
-        if self._copies:
-            gate = torch.cat([gate, up]) * mlp_norm
+        if self._fuses:
+            gate = torch.cat([gate, up])
             gate_bias = None if gate_bias is None or up_bias is None else torch.cat([gate_bias, up_bias])
+        if self._copies:
+            gate = gate * mlp_norm
         return _Layer(
-            qkv=self._transpose(qkv),
+            qkv=self._lay_out(qkv),
             qkv_bias=qkv_bias,
-            out=self._transpose(attention.o_proj.weight.detach()),
+            out=self._lay_out(attention.o_proj.weight.detach()),
             out_bias=_copy(attention.o_proj.bias),
-            gate=self._transpose(gate),
+            gate=self._lay_out(gate),
             gate_bias=gate_bias,
-            up=None if self._copies else self._transpose(up),
-            up_bias=None if self._copies else up_bias,
-            down=self._transpose(mlp.down_proj.weight.detach()),
+            up=None if self._fuses else self._lay_out(up),
+            up_bias=None if self._fuses else up_bias,
+            down=self._lay_out(mlp.down_proj.weight.detach()),
             down_bias=_copy(mlp.down_proj.bias),
             norm=None if self._copies else norm.clone(),
             mlp_norm=None if self._copies else mlp_norm.clone(),
             head_norm=self._head_norm(attention),
         )
 
-    def _transpose(self, weight: Tensor) -> Tensor:
-        """Returns a weight `[out, in]` as `[in, out]`: a copy, or a view of the model's own."""
+    def _lay_out(self, weight: Tensor) -> Weight:
+        """Returns a weight `[out, in]` as products need it: packed, a copy, or a view of the model's own."""
+        if self.is_packed:
+            return _Packed(pack_weight(weight))
         return weight.t().contiguous() if self._copies else weight.t()
 
     def _head_norm(self, attention: Any) -> Tensor | None:
@@ -400,12 +419,17 @@ def _copy(tensor: Any) -> Tensor | None:
     return None if tensor is None else tensor.detach().clone()
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _product(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+    if isinstance(weight, _Packed):
+        return multiply_packed(x, weight.blocks, bias)
     return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
 
-def _add_residual(x: Tensor, add: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """Computes x += add @ weight (+ bias), with the sum inside the matrix product."""
+def _add_residual(x: Tensor, add: Tensor, weight: Weight, bias: Tensor | None) -> None:
+    """Computes x += add @ weight (+ bias), where the weight is not packed with the sum inside the matrix product."""
+    if isinstance(weight, _Packed):
+        x.add_(multiply_packed(add, weight.blocks, bias))
+        return
     x.addmm_(add, weight)
     if bias is not None:
         x.add_(bias)

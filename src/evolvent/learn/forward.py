@@ -14,6 +14,7 @@ from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks, vocab_entropy, vocab_sample
 from evolvent.learn.parallel.ranks import vocab_logprobs as target_logprobs
 from evolvent.learn.token_sequences import Batch, block_mask
+from evolvent.models.cpu_linear import linear_by_onednn
 from evolvent.trajectory import sample_seed
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _compute_logits(
     model: PreTrainedModel, batch: Batch, head: _TargetHead, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
 ) -> Tensor:
     autocast = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
-    with autocast, head.attached_to(model.get_output_embeddings()):
+    with autocast, linear_by_onednn(model), head.attached_to(model.get_output_embeddings()):
         inputs = model_inputs(model, batch, hidden, explicit_positions=ranks.mesh.tp * ranks.mesh.pp > 1)
         logits: Tensor = model(**inputs, use_cache=False).logits[0]
     return logits

@@ -1,0 +1,94 @@
+"""Linear layers by oneDNN: the numbers and gradients of PyTorch's own, rows that do not depend on each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from evolvent.models import cpu_linear
+from evolvent.models.cpu_linear import linear_by_onednn, multiply_packed, pack_weight, packs_weights, release_pages
+
+pytestmark = pytest.mark.skipif(
+    not packs_weights(torch.zeros(2, 2), 10**9), reason="needs PyTorch with oneDNN on this processor"
+)
+
+
+@pytest.mark.parametrize(("width", "out"), [(576, 960), (1536, 576), (576, 4096), (896, 130)])
+def test_packed_products_are_those_of_torch_whatever_the_rows_beside(width, out):
+    generator = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(out, width, generator=generator) / width**0.5, torch.randn(70, width, generator=generator)
+    bias = torch.randn(out, generator=generator)
+    packed = pack_weight(weight)
+    whole = multiply_packed(x, packed, bias)
+    torch.testing.assert_close(
+        whole, F.linear(x.double(), weight.double(), bias.double()).float(), atol=1e-5, rtol=1e-5
+    )
+    for count in (4, 5, 8, 13, 32, 64):
+        for first in (0, 3, 70 - count):
+            part = multiply_packed(x[first : first + count], packed, bias)
+            assert torch.equal(part, whole[first : first + count]), (count, first)
+
+
+class _Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(96, 256)
+        self.second = torch.nn.Linear(256, 96, bias=False)
+        self.frozen = torch.nn.Linear(96, 256)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.frozen(self.second(torch.tanh(self.first(x))))
+
+
+def test_gradients_are_those_of_torch(monkeypatch):
+    monkeypatch.setattr(cpu_linear, "MIN_PRETRAINED", 1)
+    torch.manual_seed(0)
+    model, x = _Model(), torch.randn(3, 7, 96, requires_grad=True)
+    expected = torch.autograd.grad(model(x).square().sum(), [x, *(p for p in model.parameters() if p.requires_grad)])
+    with linear_by_onednn(model):
+        result = model(x)
+    assert "OneDnn" in str(result.grad_fn) + str(result.grad_fn.next_functions)
+    found = torch.autograd.grad(result.square().sum(), [x, *(p for p in model.parameters() if p.requires_grad)])
+    assert len(found) == len(expected) == 4
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
+
+
+def test_small_models_bfloat16_and_autocast_stay_with_torch(monkeypatch):
+    model = _Model()
+    with linear_by_onednn(model):
+        assert "OneDnn" not in str(model(torch.randn(4, 96)).grad_fn), "a small model"
+    monkeypatch.setattr(cpu_linear, "MIN_PRETRAINED", 1)
+    with linear_by_onednn(model), torch.autocast("cpu", torch.bfloat16):
+        assert model(torch.randn(4, 96)).dtype == torch.bfloat16
+    with linear_by_onednn(model.bfloat16()):
+        assert model(torch.randn(4, 96, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def _resident() -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert found
+    return int(found[1]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+def test_pages_of_a_file_are_given_back_and_keep_their_values(tmp_path):
+    size = 32 * 2**20
+    torch.arange(size // 4, dtype=torch.int32).numpy().tofile(tmp_path / "weights")
+    tensor = torch.from_file(str(tmp_path / "weights"), shared=False, size=size // 4, dtype=torch.int32)
+    total = int(tensor.sum(dtype=torch.int64))
+    before = _resident()
+    release_pages([tensor])
+    assert before - _resident() > 0.9 * size
+    assert int(tensor.sum(dtype=torch.int64)) == total
+    tensor[5] = 77
+    release_pages([tensor])
+    assert int(tensor[5]) == 77 and int(tensor[6]) == 6
+    plain = torch.ones(2**20)
+    release_pages([plain])
+    assert float(plain.sum()) == 2**20
