@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory
-from evolvent.learn import prefix_sharing
+from evolvent.learn import forward
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import dpo_objective, weighted_nll
@@ -361,7 +361,7 @@ def test_a_trial_that_finds_no_memory_is_told(monkeypatch) -> None:
     def refused(*given: object, **named: object) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(prefix_sharing, "compute_outputs", refused)
+    monkeypatch.setattr(forward, "compute_outputs", refused)
     with pytest.raises(DeviceMemory, match="does not fit the device's memory"):
         resolve_rl_layout("auto", small_policy().model)
 

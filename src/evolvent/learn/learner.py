@@ -32,7 +32,7 @@ from evolvent.learn.optim.make import OptimizerConfig, build_optimizer, check_fu
 from evolvent.learn.optim.sophia import SophiaG
 from evolvent.learn.parallel.lay import check_layout, distribute_model
 from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Parallelism, Ranks
-from evolvent.learn.prefix_sharing import resolve_sharing
+from evolvent.learn.prefix_sharing import check_branches, resolve_sharing
 from evolvent.learn.progress import (
     FitReport,
     TrainingProgress,
@@ -526,6 +526,8 @@ class Learner:
         learnable = LearnableSequences(
             sequences, together=self.objective.together, vocabulary=vocabulary, context=self.policy.context
         )
+        if learnable.trees and self.ranks.devices is None:
+            check_branches(self.policy.model)
         if "reference" in self.objective.needs and "reference" not in learnable[0].columns:
             raise ConfigError(
                 f"objective {self.objective.name!r} needs the column 'reference'",

@@ -8,8 +8,6 @@ row are therefore chosen for the least work. (The same idea for groups of sample
 
 from __future__ import annotations
 
-import copy
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -25,13 +23,11 @@ from torch import Tensor
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.cost import Cost
-from evolvent.learn.forward import Layout, can_pack, compute_outputs, eval_mode, report_memory_errors
-from evolvent.learn.objectives import require_output
+from evolvent.learn.forward import Layout, can_pack, separates_sequences
 from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.learn.token_sequences import (
     Batch,
     SequenceSource,
-    TokenSequence,
     bucket_by_length,
     collate_padded,
     common_columns,
@@ -41,16 +37,11 @@ from evolvent.learn.trees import collate
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-log = logging.getLogger(__name__)
-_TRIAL_TOKENS = 24  # tokens of the sequences that a model is tried on
-_MAX_DIFFERENCE = 1e-4  # of a log-probability in float32
-_MEAN_DIFFERENCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of models that are too large for a copy in float32
-_MAX_COPIED = 10_000_000  # weights of a model that is tried in float32
-
 __all__ = [
     "PrefixSharing",
     "PrefixTree",
     "build_batches",
+    "check_branches",
     "collate_shared",
     "count_shared_prefix",
     "resolve_rl_layout",
@@ -164,7 +155,7 @@ def resolve_sharing(model: PreTrainedModel, layout: Layout, parallelism: Paralle
         return None
     if parallelism.tp * parallelism.pp > 1:
         message = "need pure data parallelism"
-    elif not (can_pack(model) and _separates_sequences(model)):
+    elif not (can_pack(model) and _shares_rows(model)):
         message = f"need full attention and explicit positions, but {model.config.model_type} has other layers"
     else:
         return PrefixSharing.from_model(model)
@@ -178,61 +169,34 @@ def resolve_rl_layout(layout: Layout, model: PreTrainedModel) -> Layout:
     tokens has more targets: there sharing must be requested.
     """
     is_on_cpu = next(model.parameters()).device.type == "cpu"
-    if layout != "auto" or not (is_on_cpu and can_pack(model) and _separates_sequences(model)):
+    if layout != "auto" or not (is_on_cpu and can_pack(model) and _shares_rows(model)):
         return layout
     return "shared"
 
 
-def _separates_sequences(model: PreTrainedModel) -> bool:
-    """Returns whether a model gives sequences in one row the same outputs as alone, tried on two short ones."""
+def _shares_rows(model: PreTrainedModel) -> bool:
+    """Returns whether a model gives sequences that share a row the outputs that they have alone."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "position_ids" not in signature(base.forward).parameters:
         return False  # where a token stands is then counted in the row
-    vocabulary = int(model.get_input_embeddings().weight.shape[0])
-    size = min(_TRIAL_TOKENS, int(getattr(model.config, "max_position_embeddings", None) or _TRIAL_TOKENS))
-    trial_ids = np.random.default_rng(0).integers(0, vocabulary, (2, size)).astype(np.int32)
-    trial_ids[1, : size // 3] = trial_ids[0, : size // 3]
-    trial_ids[1, size // 3] = (trial_ids[0, size // 3] + 1) % vocabulary
-    no_flags, weight = np.zeros(size, np.bool_), np.append(0, np.ones(size - 1)).astype(np.float32)
-    sequences = [
-        TokenSequence(
-            "tried",
-            ids,
-            no_flags,
-            no_flags,
-            no_flags.astype(np.float32),
-            no_flags.astype(np.int32),
-            no_flags.astype(np.int32),
-            weight,
-        )
-        for ids in trial_ids
-    ]
-    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
-    if dtype in _MEAN_DIFFERENCE and sum(weight.numel() for weight in model.parameters()) < _MAX_COPIED:
-        model, dtype = copy.deepcopy(model).float(), torch.float32
-    with torch.no_grad(), eval_mode(model):
-        try:
-            with report_memory_errors((2, size), "practise with a smaller model"):
-                separate_logprobs, shared_logprobs = (
-                    require_output(compute_outputs(model, batch.to(device)).logprobs, "logprobs")
-                    for batch in (
-                        collate_padded(sequences, [[0], [1]]),
-                        PrefixSharing(inf).collate(sequences, [0, 1], max_tokens=2 * size),
-                    )
-                )
-        except (ValueError, TypeError, IndexError, RuntimeError) as problem:  # it takes no mask of four dimensions, say
-            log.info("rows of a %s model are not shared: %s", model.config.model_type, problem)
-            return False
-    difference = (separate_logprobs - shared_logprobs).abs()
-    # The largest of many rounded numbers says little: 0.21 for SmolLM2 in bfloat16, where the mean is 0.02.
-    is_equal = bool(
-        difference.mean() <= _MEAN_DIFFERENCE[dtype]
-        if dtype in _MEAN_DIFFERENCE
-        else difference.max() <= _MAX_DIFFERENCE
+    return separates_sequences(
+        model, lambda sequences: PrefixSharing(inf).collate(sequences, [0, 1], max_tokens=sum(map(len, sequences)))
     )
-    if not is_equal:
-        log.info("rows of a %s model are not shared: it mixes sequences of a row", model.config.model_type)
-    return is_equal
+
+
+def check_branches(model: PreTrainedModel) -> None:
+    """Checks, on two short sequences, that a model keeps the branches of a row apart.
+
+    Raises:
+        ConfigError: a model that would mix them.
+    """
+    if not (can_pack(model) and _shares_rows(model)):
+        raise ConfigError(
+            "the model would mix the branches of a row",
+            value=f"a {model.config.model_type} model",
+            expected="full attention in every layer, and explicit positions",
+            hint="use another model, or a method that writes actions as text",
+        )
 
 
 def build_batches(

@@ -28,7 +28,7 @@ from evolvent.errors import ConfigError, NonFinite, Problem
 from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
-from evolvent.learn.prefix_sharing import build_batches
+from evolvent.learn.prefix_sharing import build_batches, check_branches
 from evolvent.learn.progress import OptimizerNumbers, check_resumes
 from evolvent.learn.token_sequences import Batch, TokenSequence, collate_packed, flatten, pack_rows
 from evolvent.models.policy import Policy
@@ -379,6 +379,8 @@ class PolicyTrainer:
         save_samples: Log | None = None,
     ) -> None:
         config = spec.config
+        if spec.action_level:
+            check_branches(policy.model)
         self.setup, self.first, self.iteration, self.horizon = spec, policy, 0, config.horizon
         self._seed, self._play, self._keeper, self._log, self._trains = seed, play, checkpointer, log, build_learner
         self._show = save_samples
