@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.family_models import FAMILIES, VOCABULARY, build_model
+from evolvent.engine import decoders
 from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
 from evolvent.engine.decoders import decoder_for
 from evolvent.engine.driver import ask_and_wait
@@ -127,3 +129,62 @@ def test_a_decoder_that_reads_other_positions_is_refused_in_bfloat16(monkeypatch
             layer.self_attn.q_proj.weight.mul_(8)
             layer.self_attn.k_proj.weight.mul_(8)
     assert not isinstance(decoder_for(policy.model, capacity=64), FusedDecoder)
+
+
+def sample_texts(family: str, *, seed: int = 0) -> list[tuple[list[int], list[float]]]:
+    """Samples three texts of one prompt that end one after the other, so that the number of rows changes."""
+    engine = engine_for(Policy(build_model(family, seed=seed), context=CONTEXT, tokenizer=Letters()), slots=4)
+    assert isinstance(engine, LocalEngine)
+    tokens = np.random.default_rng(1).integers(3, VOCABULARY, 30).tolist()
+    asks = [SampleAsk(None, tokens[:12], count, seeds=(count,)) for count in (40, 25, 14)]
+    answers = ask_and_wait(asks, engine)
+    return [(sample.ids.tolist(), sample.logprobs.tolist()) for (sample,) in answers]
+
+
+@pytest.mark.parametrize("family", [*KINDS, "bloom", "gpt_oss", "gpt2", "falcon", "jetmoe", "longcat_flash"])
+def test_recorded_steps_have_the_numbers_of_the_modules_to_the_last_bit(family, monkeypatch):
+    """Also of other weights than those that were recorded. Steps in which Python reads numbers are not recorded."""
+    monkeypatch.setattr(decoders._StepGraph, "_recordings", OrderedDict())
+    recorded = [sample_texts(family, seed=seed) for seed in (0, 1)]
+    recordings = list(decoders._StepGraph._recordings.values())
+    assert [recording.is_refused for recording in recordings] == [family in ("jetmoe", "longcat_flash")] * (
+        family != "llama"  # its decoder has no modules
+    )
+    monkeypatch.setattr(decoders, "_STEPS_BEFORE_GRAPH", 1000)
+    monkeypatch.setattr(decoders._StepGraph, "_recordings", OrderedDict())
+    assert [sample_texts(family, seed=seed) for seed in (0, 1)] == recorded
+    assert not decoders._StepGraph._recordings
+
+
+def test_recorded_steps_follow_weights_that_an_update_changed():
+    model = build_model("gemma")
+    policy = Policy(model, context=CONTEXT, tokenizer=Letters())
+    engine = engine_for(policy, slots=2)
+    ask = SampleAsk(None, [5, 6, 7], 30, seeds=(1,))
+    ((before,),) = ask_and_wait([ask], engine)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.1)
+    engine.sync(Policy(model, version=1, context=CONTEXT, tokenizer=Letters()))
+    ((after,),) = ask_and_wait([ask], engine)
+    assert after.logprobs.tolist() != before.logprobs.tolist()
+    expected = torch.from_numpy(whole_logits(model, after.node.tokens())).log_softmax(-1).numpy()
+    found = [expected[2 + number, token] for number, token in enumerate(after.ids.tolist())]
+    assert np.abs(np.asarray(found) - after.logprobs).max() <= 1e-5
+
+
+def test_a_recorded_step_that_differs_is_not_used(monkeypatch):
+    """A graph of another size is compared with the modules before it is used."""
+    monkeypatch.setattr(decoders._StepGraph, "_recordings", OrderedDict())
+    expected = sample_texts("gemma")
+    (recording,) = decoders._StepGraph._recordings.values()
+    graph = recording.graph
+
+    def broken(*inputs):
+        graph(*inputs)
+        inputs[6].flatten(0, 1).index_fill_(0, inputs[3], 0.5)  # the hidden states of this step
+
+    recording.graph = broken
+    recording.checked_sizes.clear()
+    assert sample_texts("gemma") == expected
+    assert recording.is_refused and recording.graph is None

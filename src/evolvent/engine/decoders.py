@@ -2,20 +2,27 @@
 
 The choice follows from a model's configuration, and is then verified: a short random text is fed in two pieces
 and the logits are compared with the model's own. A decoder that fails this check is not used.
+
+On a CPU, half of the time of a small model's step goes into Python and its modules. Steps of one new token a row are
+therefore recorded as a graph of the same operations on the same numbers (`_StepGraph`).
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, LinearAttentionLayer
 
 from evolvent.engine.arena import Arena, Shape, StateShape
@@ -45,6 +52,23 @@ class _LayerShape:
         return max(self.key_heads * self.key_head, self.value_heads * self.value_head)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the tokens of a forward stand.
+
+    Attributes:
+        positions: `[n, q]` depths. rows: `[n]` rows of the arena. slots: `[N]` flat positions of the real tokens.
+        key_positions: `[L]` 0 to L - 1, the positions that are looked at.
+        real: `[N]` index of the real tokens among the padded ones; None: all are real.
+    """
+
+    positions: Tensor
+    rows: Tensor
+    slots: Tensor
+    key_positions: Tensor
+    real: Tensor | None = None
+
+
 class _Layer(DynamicLayer):  # type: ignore[misc]
     """One layer's keys and values: writes the new ones to the arena, reads each row's path from it.
 
@@ -55,25 +79,30 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         super().__init__()
         self.is_initialized = True
         self._index, self._shape = index, shape
-        self._arena: Arena | None = None
-        self._slots = self._real = self._rows = torch.empty(0)
-        self._keys = 0
+        self._cache: Tensor | None = None
+        self._place: _Place | None = None
 
-    def target(self, arena: Arena, rows: Tensor, slots: Tensor, real: Tensor, keys: int) -> None:
-        """Sets which rows the next forward reads, and the slots to which it writes the real tokens."""
-        self._arena, self._rows, self._slots, self._real, self._keys = arena, rows, slots, real, keys
+    def target(self, place: _Place, cache: Tensor) -> None:
+        """Sets which rows the next forward reads, and where it writes the real tokens.
+
+        Args:
+            cache: the arena's keys and values, `[layers, rows, capacity, 2, heads, head]`.
+        """
+        self._place, self._cache = place, cache
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Stores new keys and values `[B, H, q, d]` and returns those of the whole paths `[B, H, L, d]`."""
-        if self._arena is None:
+        place = self._place
+        if self._cache is None or place is None:
             raise LookupError("the arena layer was used before its slots were set")
-        shape, cache = self._shape, self._arena.cache[self._index].flatten(3)  # [rows, capacity, 2, width]
+        shape, cache = self._shape, self._cache[self._index].flatten(3)  # [rows, capacity, 2, width]
         positions = cache.flatten(0, 1)
         sizes = ((shape.key_heads, shape.key_head), (shape.value_heads, shape.value_head))
         for side, states in enumerate((key_states, value_states)):
-            new = states.transpose(1, 2).flatten(2).flatten(0, 1)[self._real]
-            positions[:, side, : new.shape[-1]].index_copy_(0, self._slots, new)
-        path_states = cache[:, : self._keys].index_select(0, self._rows)
+            new = states.transpose(1, 2).flatten(2).flatten(0, 1)
+            new = new if place.real is None else new[place.real]
+            positions[:, side, : new.shape[-1]].index_copy_(0, place.slots, new)
+        path_states = cache[:, : place.key_positions.shape[0]].index_select(0, place.rows)
         keys, values = (
             path_states[:, :, side, : heads * head].reshape(*path_states.shape[:2], heads, head).transpose(1, 2)
             for side, (heads, head) in enumerate(sizes)
@@ -94,10 +123,10 @@ class _StateLayer(LinearAttentionLayer):  # type: ignore[misc]
         super().__init__(number_of_states=1 + max((state.number for state in states), default=0))
         self._layer_index, self._states = index, states
 
-    def load_states(self, arena: Arena, rows: Tensor) -> None:
+    def load_states(self, states: Mapping[StateShape, Tensor], rows: Tensor) -> None:
         """Sets the states of rows, before a forward."""
         for state in self._states:
-            values = arena.states[state].index_select(0, rows)
+            values = states[state].index_select(0, rows)
             self.has_previous_state[state.number] = True
             if state.kind == "conv":
                 self.is_conv_states_initialized[state.number] = True
@@ -107,11 +136,11 @@ class _StateLayer(LinearAttentionLayer):  # type: ignore[misc]
                 self.is_recurrent_states_initialized[state.number] = True
                 self.recurrent_states[state.number] = values
 
-    def store_states(self, arena: Arena, rows: Tensor) -> None:
+    def store_states(self, states: Mapping[StateShape, Tensor], rows: Tensor) -> None:
         """Stores the states of rows, after a forward."""
         for state in self._states:
             layer_states = self.conv_states if state.kind == "conv" else self.recurrent_states
-            arena.states[state].index_copy_(0, rows, layer_states[state.number])
+            states[state].index_copy_(0, rows, layer_states[state.number])
 
     def get_seq_length(self, *args: Any) -> int:
         return 0
@@ -125,9 +154,7 @@ class _MixedLayer(_Layer, _StateLayer):
         DynamicLayer.__init__(self)
         self.is_initialized = True
         self._index, self._shape = index, shape
-        self._arena = None
-        self._slots = self._real = self._rows = torch.empty(0)
-        self._keys = 0
+        self._cache, self._place = None, None
 
 
 class _ArenaCache(Cache):  # type: ignore[misc]
@@ -187,6 +214,7 @@ class ModuleDecoder:
             getattr(config, "logits_scaling", None) or 1.0
         )
         self._cap = getattr(config, "final_logit_softcapping", None)
+        self._graph = _StepGraph(self._base, self._run_modules) if _is_on_cpu(model) else None
         heads, head = 1, max((layer.width for layer in layers), default=1)
         if len(set(layers)) == 1 and layers[0].key_heads * layers[0].key_head == head:
             heads, head = layers[0].key_heads, layers[0].key_head
@@ -197,7 +225,7 @@ class ModuleDecoder:
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
         """Computes the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
         for group in plan.groups:
-            if not self.shape.states:
+            if not self.shape.states or (group.queries == 1 and group.real is None and group.positions.min() > 0):
                 self._forward(ids[group.first : group.last], group, arena)
                 continue
             for part, tokens in _split_by_count(group, one_by_one=self.one_by_one):  # padding must not enter a state
@@ -212,38 +240,218 @@ class ModuleDecoder:
     def _forward(self, ids: Tensor, group: Group, arena: Arena) -> None:
         device, n = ids.device, len(group.rows)
         rows, positions = torch.from_numpy(group.rows).to(device), torch.from_numpy(group.positions).to(device)
-        if group.pad is None or group.real is None:
-            real = torch.arange(len(ids), device=device)
-            padded = ids
-        else:
+        slots, real, padded = (rows.unsqueeze(1) * arena.capacity + positions).flatten(), None, ids
+        if group.pad is not None and group.real is not None:
             real = torch.from_numpy(group.real).to(device)
-            padded = ids[torch.from_numpy(group.pad).to(device) - group.first]
-        slots = (rows.unsqueeze(1) * arena.capacity + positions).flatten()[real]
+            slots, padded = slots[real], ids[torch.from_numpy(group.pad).to(device) - group.first]
+        place = _Place(positions, rows, slots, torch.arange(group.keys, device=device), real)
+        tensors = _ArenaTensors(arena.cache, arena.hidden, arena.states)
+        run = self._run_modules if self._graph is None or group.queries > 1 or real is not None else self._graph.run
+        run(padded.view(n, -1), place, tensors)
+
+    def _run_modules(self, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
+        """Runs the modules; keys, values, states and the last hidden states go to the arena."""
         for layer in self._layers:
             if isinstance(layer, _Layer):
-                layer.target(arena, rows, slots, real, group.keys)
+                layer.target(place, tensors.cache)
             if isinstance(layer, _StateLayer):
-                layer.load_states(arena, rows)
+                layer.load_states(tensors.states, place.rows)
         masks = {
-            kind: self._convert_mask(_attention_mask(kind, size, positions, group.keys), arena.cache.dtype)
+            kind: self._convert_mask(_attention_mask(kind, size, place), tensors.cache.dtype)
             for kind, size in self._kinds.items()
         }
         arguments: dict[str, Any] = {self._cache_name: _ArenaCache(layers=self._layers)}
         if masks:
-            arguments["position_ids"] = positions
+            arguments["position_ids"] = place.positions
             arguments["attention_mask"] = masks if len(masks) > 1 else next(iter(masks.values()))
-        out = self._base(input_ids=padded.view(n, -1), use_cache=True, **arguments)
+        out = self._base(input_ids=ids, use_cache=True, **arguments)
         for layer in self._layers:
             if isinstance(layer, _StateLayer):
-                layer.store_states(arena, rows)
-        hidden = out.last_hidden_state.flatten(0, 1)[real]
-        arena.hidden.flatten(0, 1).index_copy_(0, slots, hidden)
+                layer.store_states(tensors.states, place.rows)
+        hidden = out.last_hidden_state.flatten(0, 1)
+        hidden = hidden if place.real is None else hidden[place.real]
+        tensors.hidden.flatten(0, 1).index_copy_(0, place.slots, hidden)
 
     def _convert_mask(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """Converts a mask `[n, 1, q, L]` of booleans to addends where the model's attention adds it."""
         if not self._is_eager:
             return mask
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+@dataclass(frozen=True, slots=True)
+class _ArenaTensors:
+    """The tensors of an arena that a forward reads and writes."""
+
+    cache: Tensor
+    hidden: Tensor
+    states: Mapping[StateShape, Tensor]
+
+
+_RunStep = Callable[[Tensor, _Place, _ArenaTensors], None]
+_STEPS_BEFORE_GRAPH = 8  # steps of a decoder before one is recorded: recording takes as long as twenty of them
+_MAX_GRAPHS = 8
+# Names of operations, or how they begin, whose numbers or sizes would be fixed in a graph if Python looked at them.
+_READS_NUMBERS = ("_local_scalar", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique", "bincount")
+
+
+@dataclass(slots=True)
+class _Recording:
+    """A recorded step of models of one shape.
+
+    Attributes:
+        graph: takes the tensors of a step, and weights.
+        checked_sizes: bits of the numbers of rows and keys at which it gave what the modules give.
+        is_refused: whether the modules must run.
+    """
+
+    graph: Any = None
+    checked_sizes: set[tuple[int, int]] = field(default_factory=set)
+    is_refused: bool = False
+
+
+class _StepGraph:
+    """The modules' forward of one new token a row, recorded as a graph of tensor operations.
+
+    Weights are inputs of the graph, so that it outlives updates and is found again by another decoder of such a model.
+    It is compared with the modules at the first step of every size, in powers of two of rows and of keys. Where a
+    number differs in its last bit, or where the modules look at numbers in Python, the modules run.
+
+    Args:
+        base: the model without its head.
+        run_modules: runs the modules.
+    """
+
+    _recordings: ClassVar[OrderedDict[object, _Recording]] = OrderedDict()  # the least recently used are dropped
+
+    def __init__(self, base: Any, run_modules: _RunStep) -> None:
+        self._base, self._run_modules, self._num_steps = base, run_modules, 0
+        weights = {**dict(base.named_parameters()), **dict(base.named_buffers())}
+        self._names, self._weights = list(weights), list(weights.values())
+        shapes = tuple((name, tuple(weight.shape), weight.dtype) for name, weight in weights.items())
+        self._key = (type(base), base.config.to_json_string(), shapes)
+
+    def run(self, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
+        """Runs the graph, or the modules where there is none yet or it must not be used."""
+        self._num_steps += 1
+        recording = self._recordings.get(self._key)
+        if recording is None and self._num_steps > _STEPS_BEFORE_GRAPH:
+            recording = self._recordings[self._key] = _Recording()
+            while len(self._recordings) > _MAX_GRAPHS:
+                self._recordings.popitem(last=False)
+        if recording is None or recording.is_refused:
+            self._run_modules(ids, place, tensors)
+            return
+        size = (len(place.rows).bit_length(), len(place.key_positions).bit_length())
+        if size in recording.checked_sizes:
+            self._run_graph(recording, ids, place, tensors)
+            return
+        recording.checked_sizes.add(size)
+        self._recordings.move_to_end(self._key)
+        self._run_both(recording, ids, place, tensors)
+
+    def _run_graph(self, recording: _Recording, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
+        with cast(Any, torch.jit).optimized_execution(False):  # fused operations would round otherwise
+            recording.graph(*self._flatten(ids, place, tensors))
+
+    def _flatten(self, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> tuple[Tensor, ...]:
+        places = (ids, place.positions, place.rows, place.slots, place.key_positions)
+        return (*places, tensors.cache, tensors.hidden, *tensors.states.values(), *self._weights)
+
+    def _run_both(self, recording: _Recording, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
+        """Runs the graph, recorded first if needed, then the modules, whose numbers stay; compares them."""
+        before, after = _read_rows(tensors, place), list[Tensor]()
+        try:
+            with boundary(EngineError, "the modules cannot be recorded"):
+                if recording.graph is None:
+                    recording.graph = self._record(ids, place, tensors)
+                    _write_states(tensors, place, before)
+                self._run_graph(recording, ids, place, tensors)
+                after = _read_rows(tensors, place)
+        except EngineError as problem:
+            log.info("steps of a %s model are not recorded: %s", self._base.config.model_type, problem)
+            recording.is_refused = True
+        _write_states(tensors, place, before)
+        self._run_modules(ids, place, tensors)
+        if not recording.is_refused and not all(map(torch.equal, after, _read_rows(tensors, place))):
+            log.info("steps of a %s model are not recorded: they differ in rounding", self._base.config.model_type)
+            recording.is_refused = True
+        if recording.is_refused:
+            recording.graph = None
+
+    def _record(self, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> Any:
+        """Records a step.
+
+        Raises:
+            EngineError: the modules look at numbers in Python, which a graph would not see.
+        """
+        num_states = len(tensors.states)
+
+        def step(*inputs: Tensor) -> Tensor:
+            ids, positions, rows, slots, key_positions, cache, hidden, *others = inputs
+            states = dict(zip(tensors.states, others, strict=False))
+            weights = dict(zip(self._names, others[num_states:], strict=True))
+            with torch.nn.utils.stateless._reparametrize_module(self._base, weights):
+                self._run_modules(
+                    ids, _Place(positions, rows, slots, key_positions), _ArenaTensors(cache, hidden, states)
+                )
+            return hidden
+
+        inputs, before = self._flatten(ids, place, tensors), _read_rows(tensors, place)
+        with _ReadNames() as reads, _OperationNames() as operations:
+            step(*inputs)
+        _write_states(tensors, place, before)
+        if names := sorted(reads.names | operations.names):
+            raise EngineError("the modules look at numbers in Python", value=", ".join(names))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about sizes in Python: every new size is compared with the modules
+            return cast(Any, torch.jit).trace(step, inputs, check_trace=False)
+
+
+class _OperationNames(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collects operations inside the context whose result, or its size, depends on numbers that Python could read."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        others = args[1] if name == "index" else args[1:]
+        has_mask = name == "index" and any(index is not None and index.dtype == torch.bool for index in others)
+        is_counted = name == "repeat_interleave" and (not others or isinstance(others[0], Tensor))
+        if has_mask or is_counted or name.startswith(_READS_NUMBERS):
+            self.names.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+class _ReadNames(TorchFunctionMode):
+    """Collects calls inside the context that hand numbers to Python below the level of operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in ("tolist", "numpy", "__array__"):
+            self.names.add(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def _read_rows(tensors: _ArenaTensors, place: _Place) -> list[Tensor]:
+    """Returns copies of the hidden states of a step, and of the states of its rows."""
+    hidden = tensors.hidden.flatten(0, 1).index_select(0, place.slots)
+    return [hidden, *(values.index_select(0, place.rows) for values in tensors.states.values())]
+
+
+def _write_states(tensors: _ArenaTensors, place: _Place, copies: Sequence[Tensor]) -> None:
+    """Sets the states of a step's rows to those of `_read_rows`."""
+    for values, copied in zip(tensors.states.values(), copies[1:], strict=True):
+        values.index_copy_(0, place.rows, copied)
+
+
+def _is_on_cpu(model: PreTrainedModel) -> bool:
+    return bool(next(model.parameters()).device.type == "cpu")
 
 
 # Kinds of layers with a mask of their own. "hybrid" and "attention" attend to all positions, the others to none.
@@ -289,14 +497,9 @@ def _attention_kinds(config: Any) -> dict[str, int | None]:
     return {str(kind): sizes.get(str(kind)) for kind in dict.fromkeys(kinds)}
 
 
-def _attention_mask(kind: str, size: int | None, positions: Tensor, keys: int) -> Tensor:
-    """Returns which positions each query attends to, `[n, 1, q, L]`.
-
-    Args:
-        positions: `[n, q]` depths of the queries.
-        keys: L.
-    """
-    queries, key_positions = positions.unsqueeze(-1), torch.arange(keys, device=positions.device)
+def _attention_mask(kind: str, size: int | None, place: _Place) -> Tensor:
+    """Returns which positions each query attends to, `[n, 1, q, L]`."""
+    queries, key_positions = place.positions.unsqueeze(-1), place.key_positions
     mask = key_positions <= queries
     if size is not None and kind == "sliding_attention":
         mask &= queries - key_positions < size

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalEngine"]
 
 log = logging.getLogger(__name__)
+_VERSION = attrgetter("_version")
 _STOPS = ("", "stop", "length", "choice", "fault")
 Ints = NDArray[np.int64]
 
@@ -482,7 +484,7 @@ class LocalEngine:
 
     def _weights_version(self) -> tuple[int, int]:
         """Returns a value that changes whenever a weight is changed in place or replaced."""
-        return self._policy.version, sum([parameter._version for parameter in self._parameters])
+        return self._policy.version, sum(map(_VERSION, self._parameters))
 
 
 def _share_of_states(shape: Shape, memory_bytes: int) -> int:
