@@ -6,12 +6,14 @@ The device of `tests/fake_device.py` stands for a GPU: it refuses to mix its ten
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from evolvent.cli.extensions import load_encoder
 from evolvent.cli.main import main
 from evolvent.errors import ConfigError
 from evolvent.models.adapters import AdapterConfig, adapt
@@ -74,6 +76,74 @@ def test_every_verb_runs_on_the_device_and_agrees_with_the_cpu(tmp_path):
             for folder in (verb, f"{verb}-cpu")
         )
         assert [row["verb"] for row in rows] == [row["verb"] for row in cpu_rows]
+
+
+TEAM = (
+    "train mat climbing --mat.decisions 80 --mat.rows 4 --mat.steps 10 --mat.update.ppo_epochs 2 "
+    "--mat.update.minibatches 2 --episodes 4"
+)
+KINDS = ("mat", "mat_dec", "happo")
+
+
+def test_a_team_learns_on_the_device_what_it_learns_on_the_cpu(tmp_path):
+    """Half of the training runs there, and a resumed run goes on here."""
+    commands = [f"{TEAM} --mat.kind {kind} --output_dir {tmp_path}/{kind} --device fakegpu" for kind in KINDS]
+    finished = subprocess.run(
+        [sys.executable, "-c", RUN_ON_FAKE_DEVICE],
+        input="\n".join(commands),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={"PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+    )
+    codes = [line for line in finished.stdout.splitlines() if line.startswith("ran")]
+    assert codes == ["ran 0 True"] * len(KINDS), finished.stdout + finished.stderr
+    for kind in KINDS:
+        assert main([*TEAM.split(), "--mat.kind", kind, "--output_dir", f"{tmp_path}/{kind}-cpu"]) == 0
+        history, cpu_history = (
+            json.loads((tmp_path / folder / "history.json").read_text()) for folder in (kind, f"{kind}-cpu")
+        )
+        # Not the weights: Adam steps by noise where a gradient is zero, as those of the biases of keys are.
+        for update, cpu_update in zip(history, cpu_history, strict=True):
+            assert update == pytest.approx(cpu_update, rel=1e-3, abs=1e-4)
+        row, cpu_row = (json.loads((tmp_path / folder / "table.json").read_text()) for folder in (kind, f"{kind}-cpu"))
+        assert row == cpu_row
+    argv = ["train", "mat", "--resume", f"{tmp_path}/mat", "--device", "cpu", "--mat.decisions", "120"]
+    assert main(argv) == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("train mat climbing --device cuda:9", "device: got 'cuda:9'"),
+        ("train mat climbing --device gpu!", "unknown device 'gpu!'"),
+        ("memory build runs/none --to m --device cuda:9 --encoder models/none", "device"),
+        ("memory build data.jsonl --to m --device cpu", "hashed n-grams are computed without a model"),
+        ("memory query m text --device cpu", "hashed n-grams are computed without a model"),
+    ],
+)
+def test_devices_that_small_networks_cannot_have_are_refused(tmp_path, monkeypatch, capsys, argv, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(argv.split()) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_encoder_runs_on_the_requested_device(tmp_path, monkeypatch):
+    loaded = []
+
+    def make_transformer(model, *, device, **options):
+        loaded.append(device)
+        return torch.nn.Linear(2, 2)
+
+    fake_package = types.ModuleType("sentence_transformers")
+    fake_package.SentenceTransformer = make_transformer
+    monkeypatch.setitem(sys.modules, "sentence_transformers", fake_package)
+    load_encoder(str(tmp_path), device="cpu")
+    load_encoder(str(tmp_path))
+    assert loaded == ["cpu", None]
+    with pytest.raises(ConfigError, match="got 'cuda:9'"):
+        load_encoder(str(tmp_path), device="cuda:9")
 
 
 def test_dtype_and_context_reach_the_model(tmp_path):

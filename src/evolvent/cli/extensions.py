@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
-from evolvent.errors import ConfigError, boundary, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, boundary, unknown_name_problem
+from evolvent.models.placement import find_device
 from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 
 if TYPE_CHECKING:
@@ -46,18 +47,23 @@ def load_grader(name: str) -> Grader:
     return typed_grader
 
 
-def load_encoder(name: str) -> Encoder:
+def load_encoder(name: str, *, device: str | None = None) -> Encoder:
     """Loads the encoder of this name: an installed encoder, or a model of sentence-transformers in a folder.
 
+    Args:
+        device: where the model runs; None: sentence-transformers chooses. An installed encoder chooses its own.
     Raises:
-        ConfigError: the encoder is unknown or cannot be loaded.
+        ConfigError: the encoder is unknown or cannot be loaded, or the device is not there or cannot be chosen.
         MissingExtra: sentence-transformers is not installed.
     """
     entry_points = installed_plugins("encoders")
     if name not in entry_points:
         from evolvent.memory.encoders import SentenceEncoder
 
-        return SentenceEncoder(name)
+        return SentenceEncoder(name, device=None if device is None else str(find_device(device)))
+    if device is not None:
+        message = f"the installed encoder {name!r} chooses its device itself; got {device!r}"
+        raise ConfigError([Problem("device", message, "leave out --device")])
     encoder_factory = load_plugin("encoder", entry_points[name])
     if not callable(encoder_factory):
         raise plugin_type_error(

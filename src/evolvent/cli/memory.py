@@ -49,10 +49,16 @@ def _add_encoder(parser: Parser) -> None:
         metavar="FOLDER",
         help="a model of sentence-transformers, or an encoder's name; none: hashed n-grams",
     )
+    parser.add("--device", default=None, metavar="NAME", help="where the encoder runs: cpu, cuda, cuda:N or mps")
 
 
 def _open_encoder(args: argparse.Namespace) -> Encoder | None:
-    return load_encoder(args.encoder) if args.encoder else None
+    if args.encoder:
+        return load_encoder(args.encoder, device=args.device)
+    if args.device is not None:
+        message = f"hashed n-grams are computed without a model; got {args.device!r}"
+        raise ConfigError([Problem("device", message, "leave out --device, or name an --encoder")])
+    return None
 
 
 # ---------------------------------------------------------------------------------------------------- building
@@ -84,17 +90,18 @@ def _run_build(argv: Sequence[str], console: Console) -> int:
     args = parser.parse_argv(argv)
     from evolvent.memory.steps import Key, StepMemory
 
+    encoder = _open_encoder(args)
     refused: list[str] = []
     if (args.output_dir / "memory.json").is_file():
         if args.key or args.index != "flat":
             raise ConfigError(
                 [Problem("--key, --index", f"{args.output_dir} holds a memory already", "they are its own")]
             )
-        memory, demonstrations = StepMemory.load(args.output_dir, _open_encoder(args)), None
+        memory, demonstrations = StepMemory.load(args.output_dir, encoder), None
     else:
         demonstrations = None if args.key else list(_read_demonstrations(args, refused))
         keys = [Key.from_name(name) for name in args.key] or [_choose_key(demonstrations or [], console)]
-        memory = StepMemory(_open_encoder(args), keys, index=args.index)
+        memory = StepMemory(encoder, keys, index=args.index)
     added = memory.add(_read_demonstrations(args, refused) if demonstrations is None else demonstrations)
     memory.save(args.output_dir)
     added_text = (

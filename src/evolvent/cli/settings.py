@@ -21,6 +21,7 @@ from evolvent.models.placement import DEFAULT_CONTEXT, DEVICE_PATTERN, DtypeName
 __all__ = [
     "AnyCommand",
     "Command",
+    "DeviceConfig",
     "ModelConfig",
     "ParsedCommand",
     "WorldsConfig",
@@ -52,16 +53,10 @@ class WorldsConfig(Config):
         return names
 
 
-class ModelConfig(Config):
-    """Settings of the models that a command runs."""
+class DeviceConfig(Config):
+    """The device of a command's networks."""
 
     device: str = Field(default="cpu", description="where models run: cpu, cuda, cuda:N or mps")
-    dtype: DtypeName = Field(
-        default="auto", description="numbers of the weights that are loaded; auto: as they are stored"
-    )
-    context: int | None = Field(
-        default=None, ge=2, description=f"most tokens of an episode; none: {DEFAULT_CONTEXT}, or the model's if less"
-    )
 
     @field_validator("device")
     @classmethod
@@ -69,6 +64,17 @@ class ModelConfig(Config):
         if not DEVICE_PATTERN.fullmatch(device):
             raise ValueError(f"unknown device {device!r} (use cpu, cuda, cuda:N or mps)")
         return device
+
+
+class ModelConfig(DeviceConfig):
+    """Settings of the models that a command runs."""
+
+    dtype: DtypeName = Field(
+        default="auto", description="numbers of the weights that are loaded; auto: as they are stored"
+    )
+    context: int | None = Field(
+        default=None, ge=2, description=f"most tokens of an episode; none: {DEFAULT_CONTEXT}, or the model's if less"
+    )
 
     @property
     def placement(self) -> Placement:

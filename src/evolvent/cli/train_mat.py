@@ -20,8 +20,7 @@ from rich.console import Console
 from evolvent.cli.console import render_table
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.registry import require_train_extra
-from evolvent.cli.settings import AnyCommand, Command, parse_command
-from evolvent.config import Config
+from evolvent.cli.settings import AnyCommand, Command, DeviceConfig, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.marl.updates import TeamUpdateConfig
@@ -71,7 +70,7 @@ _SMALL_CONFIG = MATConfig(
 )
 
 
-class TrainMATConfig(Config):
+class TrainMATConfig(DeviceConfig):
     """Settings of `evolvent train mat`."""
 
     world: str = Field(
@@ -131,7 +130,7 @@ COMMANDS: dict[str, AnyCommand] = {
         main_field="world",
         presets={"small": {}, **{name: {"mat": dict(preset)} for name, preset in PRESETS.items()}},
         resumes=True,
-        free_settings=("threads", "workers", "mat.decisions", "mat.keep_every"),
+        free_settings=("threads", "workers", "device", "mat.decisions", "mat.keep_every"),
     ),
 }
 """The command, for `evolvent train`."""
@@ -211,7 +210,10 @@ def run(argv: Sequence[str], console: Console) -> int:
     require_train_extra("evolvent train mat")
     import torch
 
+    from evolvent.models.placement import find_device
+
     torch.set_num_threads(config.threads)
+    find_device(config.device)
     with closing(_make_batch(config, "train", config.mat.rows)) as batch:
         folder = args.resume or choose_run_folder("mat", config.output_dir)
         console.print(show_hidden(f"run {folder}, {len(batch.tasks)} tasks of {config.world}"), soft_wrap=True)
@@ -264,7 +266,7 @@ def _train_team(folder: Path, config: TrainMATConfig, batch: TeamBatch, console:
         if "episode_return" in row:
             console.print(f"{row['decisions']:12,.0f}  return {row['episode_return']:8.3f}", soft_wrap=True)
 
-    trained = mat(config.mat, batch, start=start, folder=folder / "training", on_row=print_return)
+    trained = mat(config.mat, batch, start=start, folder=folder / "training", on_row=print_return, device=config.device)
     save_team(trained.policy.model, folder / "policy")
     write_atomic(folder / "history.json", json.dumps(trained.history, indent=1))
     return trained

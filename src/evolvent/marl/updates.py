@@ -198,15 +198,21 @@ def team_value_loss(
 class _FlatAdam:
     """Adam over weights that are stored in one array, with one norm and one step for all of them.
 
-    The results are those of Adam tensor by tensor; a small network's updates are mostly overhead for each tensor.
+    The results are those of Adam tensor by tensor; a small network's updates are mostly overhead for each tensor. On a
+    CPU the weights are parts of that array; on other devices they are copied from it after a step.
     """
 
     def __init__(self, weights: Sequence[Tensor], lr: float, *, max_norm: float) -> None:
         self.flat = torch.nn.Parameter(torch.cat([weight.detach().flatten() for weight in weights]))
         self.grads, self.largest, start = torch.zeros_like(self.flat), max_norm, 0
+        self._copied: list[tuple[Tensor, Tensor]] = []  # weights, and the parts of the array that they are copied from
         for weight in weights:
             end = start + weight.numel()
-            weight.data = self.flat.data[start:end].view_as(weight)
+            part = self.flat.data[start:end].view_as(weight)
+            if weight.device.type == "cpu":
+                weight.data = part
+            else:
+                self._copied.append((weight, part))
             weight.grad = self.grads[start:end].view_as(weight)
             start = end
         self.flat.grad = self.grads
@@ -224,7 +230,16 @@ class _FlatAdam:
         if norm > self.largest:
             self.grads.mul_(self.largest / (norm + 1e-6))
         self.adam.step()
+        with torch.no_grad():
+            for weight, part in self._copied:
+                weight.copy_(part)
         return norm
+
+    def read_weights(self) -> None:
+        """Takes weights that were changed from outside."""
+        with torch.no_grad():
+            for weight, part in self._copied:
+                part.copy_(weight)
 
 
 class TeamLearner:
@@ -405,6 +420,7 @@ class TeamLearner:
         except RuntimeError as error:
             raise ShapeMismatch("the state belongs to another network", value=str(error)) from error
         for number, optimizer in enumerate(self.optimizers):
+            optimizer.read_weights()
             state: dict[int, dict[str, Tensor]] = {}
             for name, value in tensors.items():
                 kind, *keys = name.split("/")

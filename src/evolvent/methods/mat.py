@@ -163,6 +163,7 @@ def mat(
     start: Path | None = None,
     folder: Path | None = None,
     on_row: Callable[[Mapping[str, float]], None] | None = None,
+    device: str = "cpu",
 ) -> TrainedTeam:
     """Trains a team.
 
@@ -171,8 +172,10 @@ def mat(
         start: a policy to begin from, of a team of any size (few-shot).
         folder: where states are stored; an existing training is resumed, also with a larger number of decisions.
         on_row: called with each row of the history.
+        device: where the network plays and learns, as "cuda:1"; the episodes are played in main memory.
     Raises:
-        ConfigError: the batch has another size, or the folder has the state of other settings.
+        ConfigError: the batch has another size, the folder has the state of other settings, or the device is not
+            there.
         ShapeMismatch: the spaces of the start differ from the batch's.
         NonFinite: training diverged.
     """
@@ -180,6 +183,7 @@ def mat(
     from evolvent.marl.policy import TeamPolicy, team_shape
     from evolvent.marl.rollout import collect_ended
     from evolvent.marl.updates import TeamLearner
+    from evolvent.models.placement import find_device
     from evolvent.models.team_files import load_team, make_team
 
     if batch.size != config.rows:
@@ -194,7 +198,7 @@ def mat(
         prefix_values=config.update.credit == "part",
     )
     model = make_team(shape, seed=config.seed) if start is None else load_team(start, expected=shape)
-    policy = TeamPolicy(model, batch.spec)
+    policy = TeamPolicy(model.to(find_device(device)), batch.spec)
     learner = TeamLearner(policy, config.update, seed=config.seed)
     fixed_settings = {
         name: value for name, value in redact(version_1_values(config)).items() if name not in _RESUMABLE_SETTINGS

@@ -37,7 +37,7 @@ def save_team(model: TeamModel, folder: Path) -> None:
     """Writes the weights as safetensors and the shape as JSON; raises NoSpace or StoreUnavailable where that fails."""
     from safetensors.torch import save
 
-    tensors = {name: value.detach().contiguous().clone() for name, value in model.state_dict().items()}
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     write_atomic(folder / _WEIGHTS, save(tensors, metadata={"format": "pt"}))
     write_atomic(folder / _SHAPE, json.dumps({"format": _FORMAT, **asdict(model.shape)}, indent=1, sort_keys=True))
 
