@@ -13,7 +13,9 @@ from evolvent.marl.updates import TeamUpdateConfig
 from evolvent.methods.agentevol import AgentEvolConfig
 from evolvent.methods.decision_transformer import DecisionTransformerConfig
 from evolvent.methods.mat import MATConfig
+from evolvent.methods.ppo import PPOConfig
 from evolvent.offline.training import SequenceTrainingConfig
+from evolvent.rl.trainer import RLConfig
 
 RENAMED = [
     (AgentEvolConfig, "samples", "samples_per_task", 7),
@@ -67,3 +69,25 @@ def test_identities_are_those_before_the_rename(config):
     values = json.dumps(version_1_values(config()), sort_keys=True)
     digests = [hashlib.sha256(text.encode()).hexdigest()[:24] for text in (version_1_text(config()), values)]
     assert (config().fingerprint(), *digests) == IDENTITIES[config]
+
+
+def test_old_values_load_with_one_warning_and_keep_the_identity(tmp_path, caplog):
+    config = PPOConfig(practice=RLConfig(critic="separate"))
+    file = tmp_path / "old.toml"
+    file.write_text('[practice]\ncritic = "own"\n', encoding="utf-8")
+    assert resolve(PPOConfig, file=file) == config
+    assert [record.getMessage() for record in caplog.records] == [
+        "renamed settings: practice.critic 'own' is now 'separate'"
+    ]
+    assert resolve(PPOConfig, overrides=["--practice.critic", "own"]) == config
+    with pytest.warns(FutureWarning, match="RLConfig: critic 'own' is now 'separate'"):
+        assert RLConfig(critic="own") == config.practice
+    with pytest.warns(FutureWarning, match="RLConfig: critic 'own' is now 'separate'"):
+        assert RLConfig().model_copy(update={"critic": "own"}) == config.practice
+    # Digests of the commit before the value was renamed (7f316c47).
+    digests = [
+        hashlib.sha256(text.encode()).hexdigest()[:24]
+        for text in (version_1_text(config), json.dumps(version_1_values(config)))
+    ]
+    assert config.fingerprint() == "5787982e4b2cf94ba7c0b2fb"
+    assert digests == ["c1c1e0f0a87f571b542b45e4", "078e76df6b31046469020f40"]

@@ -52,7 +52,9 @@ QUICK = Protocol(
     rates=(1e-3,),
     imitated=(1e-3,),
     tuned=("arithmetic",),
-    r3=R3Config(practice=RLConfig(iterations=40, tasks_per_iteration=16, group_size=1, save_every=40, critic="own")),
+    r3=R3Config(
+        practice=RLConfig(iterations=40, tasks_per_iteration=16, group_size=1, save_every=40, critic="separate")
+    ),
 )
 
 

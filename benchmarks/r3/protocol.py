@@ -109,7 +109,7 @@ MIXED = R3Config(
         minibatches=2,
         temperature=0.7,
         save_every=2000,
-        critic="own",
+        critic="separate",
         critic_lr=1e-3,
     ),
 )

@@ -13,7 +13,7 @@ import re
 import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
 
 from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
-from evolvent.former_names import former_fields
+from evolvent.former_names import former_fields, former_values
 from evolvent.identity import fingerprint
 
 __all__ = [
@@ -76,6 +76,11 @@ def _rename_former(cls: type[BaseModel], values: dict[str, Any]) -> dict[str, An
                 raise ConfigError(f"{cls.__name__}: {former!r} is the former name of {present!r}; set only one of them")
             renamed[present] = renamed.pop(former)
             warnings.warn(f"{cls.__name__}: {former!r} is now {present!r}", FutureWarning, stacklevel=4)
+    for name, names in former_values(cls).items():
+        for present, former in names.items():
+            if renamed.get(name) == former:
+                renamed[name] = present
+                warnings.warn(f"{cls.__name__}: {name} {former!r} is now {present!r}", FutureWarning, stacklevel=4)
     for name, value in renamed.items():
         inner = _nested_class(cls.model_fields[name].annotation) if name in cls.model_fields else None
         if inner is not None and isinstance(value, dict):
@@ -185,7 +190,7 @@ def resolve(
     for source in sources:
         for item in source:
             if item.path in fields:
-                inputs[item.path] = item
+                inputs[item.path] = fields.rename_value(item)
             else:
                 problems.append(_report_unknown_key(item, fields))
     values: dict[str, Any] = {}
@@ -251,6 +256,18 @@ class _SettingFields(dict[str, FieldInfo]):
         if uses_former_name and present in self:
             self.renamed[path] = present
         return present
+
+    def rename_value(self, item: _SettingInput) -> _SettingInput:
+        """Returns an input with its value under its present name, and records the change."""
+        cls: type[BaseModel] | None = self._cls
+        *tables, name = item.path.split(".")
+        for part in tables:
+            cls = None if cls is None else _nested_class(cls.model_fields[part].annotation)
+        for present, former in ({} if cls is None else former_values(cls).get(name, {})).items():
+            if former in item.candidates:
+                self.renamed[f"{item.path} {former!r}"] = repr(present)
+                return replace(item, candidates=(present,))
+        return item
 
 
 def present_path(cls: type[BaseModel], path: str) -> str:

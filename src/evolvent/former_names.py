@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["FORMER_CLASSES", "FORMER_FIELDS", "former_class", "former_fields"]
+__all__ = ["FORMER_CLASSES", "FORMER_FIELDS", "FORMER_VALUES", "former_class", "former_fields", "former_values"]
 
 FORMER_CLASSES: Mapping[str, str] = {
     "AGDCConfig": "AGDC",
@@ -724,6 +724,10 @@ FORMER_FIELDS: Mapping[str, Mapping[str, str]] = {
 """Class name -> field -> the name that identities still use, and that settings still accept."""
 
 
+FORMER_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {"RLConfig": {"critic": {"separate": "own"}}}
+"""By class and present field: the former names of values, by their present names."""
+
+
 def former_class(name: str) -> str:
     """Returns the name that a class has in identities."""
     return FORMER_CLASSES.get(name, name)
@@ -735,3 +739,11 @@ def former_fields(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         fields.update(FORMER_FIELDS.get(base.__name__, {}))
     return fields
+
+
+def former_values(cls: type) -> dict[str, Mapping[str, str]]:
+    """Returns the former names of values, by the present name of their field: former names by present ones."""
+    values: dict[str, Mapping[str, str]] = {}
+    for base in reversed(cls.__mro__):
+        values.update(FORMER_VALUES.get(base.__name__, {}))
+    return values

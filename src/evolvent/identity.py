@@ -22,7 +22,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from evolvent.errors import ConfigError
-from evolvent.former_names import former_class, former_fields
+from evolvent.former_names import former_class, former_fields, former_values
 
 _MAX_TEXT = 10_000  # characters of a value's text that a digest of code covers
 __all__ = ["canonical", "check_identity", "code_fingerprint", "fingerprint", "version_1_text", "version_1_values"]
@@ -92,6 +92,8 @@ def version_1_values(config: BaseModel, *, exclude: Set[str] = frozenset()) -> d
     """
     former = former_fields(type(config))
     values = config.model_dump(mode="json")
+    for name, names in former_values(type(config)).items():
+        values[name] = names.get(values[name], values[name])
     for name in list(values):
         inner = getattr(config, name)
         if isinstance(inner, BaseModel):
@@ -134,9 +136,9 @@ def _list_members(value: object) -> list[tuple[str, Any]] | None:
 
 
 def _use_former_names(cls: type, pairs: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    former = former_fields(cls)
+    former, values = former_fields(cls), former_values(cls)
     for name, item in pairs:
-        yield former.get(name, name), item
+        yield former.get(name, name), values[name].get(item, item) if name in values else item
 
 
 # ---------------------------------------------------------------------- code

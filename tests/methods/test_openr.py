@@ -279,7 +279,7 @@ def test_labels_come_from_the_samples_of_each_task(tmp_path, babbler) -> None:
 
 def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, babbler, monkeypatch) -> None:
     world, tasks = Spell(), tasks_of(Spell(), 6)
-    config = small(offline="awr", practice=quick(iterations=3, tasks_per_iteration=4, group_size=2, critic="own"))
+    config = small(offline="awr", practice=quick(iterations=3, tasks_per_iteration=4, group_size=2, critic="separate"))
 
     def learn(folder):
         with run_of(folder, world) as run:
@@ -309,7 +309,7 @@ def test_the_settings_of_the_paper() -> None:
     config = OpenRConfig(**PUBLISHED)
     assert build_preset(config) == OPENR_APPO and config.labelling.count == 16 and config.search.rule == "vote"
     assert build_preset(OpenRConfig(online="tppo")) == OPENR_TPPO and build_preset(OpenRConfig(online="grpo")) == GRPO
-    own = build_preset(OpenRConfig(practice=quick(critic="own", temperature=0.7)))
+    own = build_preset(OpenRConfig(practice=quick(critic="separate", temperature=0.7)))
     assert own.loss.value_loss is None and own.loss.temperature == 0.7
 
 

@@ -136,7 +136,7 @@ def test_what_the_world_says_of_an_answer_is_kept_with_the_step():
 
 def test_the_settings_of_the_paper():
     assert build_preset(R3Config()) == PUBLISHED
-    own = build_preset(R3Config(practice=quick(critic="own", temperature=0.7), kl=0.3, clip_range=0.1))
+    own = build_preset(R3Config(practice=quick(critic="separate", temperature=0.7), kl=0.3, clip_range=0.1))
     assert (own.loss.value_loss, own.loss.temperature, own.estimator.kl_coef, own.loss.surrogate.high) == (
         None,
         0.7,
@@ -144,7 +144,7 @@ def test_the_settings_of_the_paper():
         0.1,
     )
     assert R3Config().practice.ppo_epochs == 2 and R3Config().practice.group_size == 1
-    with pytest.raises(ValueError, match=r"practice.overlap"):
+    with pytest.raises(ValueError, match=r"practice.prefetch_rollouts"):
         R3Config(practice=quick(prefetch_rollouts=True))
 
 

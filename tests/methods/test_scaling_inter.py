@@ -57,7 +57,7 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
 
 
 def test_settings_that_have_no_effect_or_fall_are_refused_together():
-    with pytest.raises(ValueError, match=r"fall.*practice.horizon.*practice.overlap.*overlong"):
+    with pytest.raises(ValueError, match=r"fall.*practice.horizon.*practice.prefetch_rollouts.*overlong"):
         ScalingInterConfig(horizons=(5, 3), overlong=4, practice=quick(horizon=3, prefetch_rollouts=True))
     for horizons in ((), (0, 5)):
         with pytest.raises(ValueError, match="horizons"):

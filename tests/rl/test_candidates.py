@@ -149,7 +149,7 @@ def test_what_is_practised_is_the_choice(tmp_path):
 def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
     """Values of a world that pays 2 in all: candidates that were not taken say nothing about them."""
     world = Paying()
-    practice = quick(iterations=12, tasks_per_iteration=8, critic="own", critic_lr=3e-3, ppo_epochs=3)
+    practice = quick(iterations=12, tasks_per_iteration=8, critic="separate", critic_lr=3e-3, ppo_epochs=3)
     values = []
     config = PPOConfig(level="listed", gae_lambda=1.0, gamma=1.0, practice=practice)
     setup = RLSpec("twosome", practice, build_objective(config), critic_objective(), action_level=True)
@@ -166,7 +166,7 @@ def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
 def test_a_decision_has_one_value(tmp_path, level, fitted):
     """The value before a decision alone is fitted, by a critic apart as on a shared trunk."""
     world, asked = Listed(), []
-    config = PPOConfig(level=level, practice=quick(iterations=1, tasks_per_iteration=2, critic="own"))
+    config = PPOConfig(level=level, practice=quick(iterations=1, tasks_per_iteration=2, critic="separate"))
     with run_of(tmp_path, world, action_level=level == "listed") as run:
         practise = run.train_rl
         run.train_rl = lambda policy, setup, *more: asked.append(setup) or practise(policy, setup, *more)

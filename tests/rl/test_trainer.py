@@ -246,7 +246,7 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
     optimizer = OptimizerConfig(name="schedulefreeadamw" if name in ("counting", "warming") else "adamw")
     if optimizer.name != "adamw":
         pytest.importorskip("pytorch_optimizer")
-    world, config = Echo(), quick(critic="own", save_every=2, iterations=5)
+    world, config = Echo(), quick(critic="separate", save_every=2, iterations=5)
     if name == "warming":
         config = config.model_copy(update={"critic": "shared", "critic_warmup": 3})
     config = config.model_copy(update={"prefetch_rollouts": name == "ahead"})
@@ -283,7 +283,9 @@ def test_the_first_soft_backup_is_the_reward(tmp_path):
             seen = practice.score(practice.rollout(practice.next_starts(tasks(world))))
             fitted = {}
             practice.update_network = lambda name, seen, columns, fitted=fitted: fitted.update(columns)
-            run_backup(practice, seen, networks)
+            backup = run_backup(practice, seen, networks)
+            networks.update(practice, seen, backup)
+            practice.update(backup.rollout, backup.advantages)
     assert seen.batch.reward.sum() > 0 and np.allclose(fitted["returns"], seen.batch.reward, atol=1e-5)
     assert practice.metrics["loss"] < 1e-4, "the policy is already where Q would have it"
 
@@ -319,7 +321,9 @@ def test_the_critic_may_learn_alone_first(tmp_path):
             rows = practice.metrics
             assert "critic_loss" in rows and "loss" not in rows, "the policy's loss is not looked at"
         said = practice.policy.model.state_dict()
-        assert all(torch.equal(weight, said[name]) for name, weight in practice.first.model.state_dict().items())
+        assert all(
+            torch.equal(weight, said[name]) for name, weight in practice.initial_policy.model.state_dict().items()
+        )
         assert all(weight.requires_grad for weight in practice.policy.model.parameters())
     assert seen.values.mean() > 0.01, "every step pays 1"
 
@@ -388,7 +392,7 @@ def test_an_adapter_practises_on_one_base(tmp_path, beginner):
 
     world = Echo()
     tuned = adapt(beginner, AdapterConfig(kind="lora", rank=4), seed=0)
-    config = PPOConfig(practice=quick(iterations=2, critic="own"), **{**TOKEN, "kl": 0.01})
+    config = PPOConfig(practice=quick(iterations=2, critic="separate"), **{**TOKEN, "kl": 0.01})
     frozen = {name: weight for name, weight in tuned.model.named_parameters() if "lora" not in name}
     before = {name: weight.clone() for name, weight in frozen.items()}
     with run_of(tmp_path, world) as run:

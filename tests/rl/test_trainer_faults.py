@@ -80,7 +80,11 @@ def drifted(tmp_path_factory):
     shift = np.where(seen.batch.episode_of_token < 4, 0.6, 0.0)
     noise = np.random.default_rng(0).normal(size=seen.batch.num_tokens)
     columns = {"old": seen.old - shift, "behaviour": seen.batch.logp, "advantages": noise}
-    return practice.first, add_columns(seen.sequences, seen.batch, columns), float((np.expm1(shift) - shift).mean())
+    return (
+        practice.initial_policy,
+        add_columns(seen.sequences, seen.batch, columns),
+        float((np.expm1(shift) - shift).mean()),
+    )
 
 
 @pytest.mark.parametrize("micro", [4096, 96, 48])

@@ -17,7 +17,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
 from moves import parse_table as parse_moves  # noqa: E402
 from tables import Entry, parse_table  # noqa: E402
 
-from evolvent.former_names import FORMER_FIELDS  # noqa: E402
+from evolvent.former_names import FORMER_FIELDS, FORMER_VALUES  # noqa: E402
 
 HEAD = """# Renames
 
@@ -34,6 +34,8 @@ def settings_rows(configs: set[str]) -> list[str]:
     for name in sorted(FORMER_FIELDS):
         if name in configs:
             rows += [f"| `{name}` | `{old}` | `{new}` |" for new, old in sorted(FORMER_FIELDS[name].items())]
+        for field, values in sorted(FORMER_VALUES.get(name, {}).items() if name in configs else ()):
+            rows += [f"| `{name}` | `{field} = {old!r}` | `{field} = {new!r}` |" for new, old in values.items()]
     return rows
 
 

@@ -23,10 +23,12 @@ time; none is stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -86,11 +88,11 @@ class Networks:
 
     def create(self, trainer: PolicyTrainer) -> None:
         """Creates the networks of a training, so that they are saved and restored with it."""
-        self.rho = trainer.first.model
+        self.rho = trainer.initial_policy.model
         q = Objective(
             "etpo_q", self._q_loss, _count_targets, ("logits", "values"), settings=(("huber", self.config.huber),)
         )
-        self.learner = trainer.add_network("q", trainer.first.clone(), q)
+        self.learner = trainer.add_network("q", trainer.initial_policy.clone(), q)
         learning = self.learner.policy.model
         self.moved = [name for name, weight in learning.named_parameters() if weight.requires_grad]
         self.target = light_copy(learning, trained_names=self.moved).requires_grad_(
@@ -133,6 +135,12 @@ class Networks:
         target_q, rho_logit = (values.gather(-1, batch.targets[:, None]).squeeze(-1) for values in (q, rho))
         return {"soft": soft, "chosen": target_q, "rho_logit": rho_logit}
 
+    def update(self, trainer: PolicyTrainer, rollout: ScoredRollout, backup: SoftBackup) -> None:
+        """Trains Q towards the targets of a backup, and moves the target network after it."""
+        updates_before = self.learner.updates
+        trainer.update_network("q", rollout, backup.columns)
+        self.update_target(self.learner.updates - updates_before)
+
     def update_target(self, updates: int) -> None:
         """Moves the target network towards Q, as after this number of updates."""
         decay = self.config.polyak**updates
@@ -170,15 +178,32 @@ def etpo(policy: Policy, tasks: Sequence[Task], *, config: ETPOConfig, run: Run[
     with run.train_rl(policy, spec, [task.id for task in tasks]) as trainer:
         for iteration in trainer.iterations():
             rollout = trainer.score(trainer.rollout(trainer.next_starts(tasks)))
-            run_backup(trainer, rollout, networks)
+            backup = run_backup(trainer, rollout, networks)
+            networks.update(trainer, rollout, backup)
+            trainer.update(backup.rollout, backup.advantages)
             if trainer.should_evaluate():
                 run.evaluate(trainer.policy, iteration)
     trained_policy: Policy = trainer.policy
     return trained_policy
 
 
-def run_backup(trainer: PolicyTrainer, rollout: ScoredRollout, networks: Networks) -> None:
-    """Runs one iteration: targets by the soft backup, Q towards them, the target network after it, then the policy."""
+@dataclass(frozen=True, slots=True)
+class SoftBackup:
+    """The result of one soft backup over a scored rollout.
+
+    Attributes:
+        rollout: the rollout with its final values.
+        advantages: targets minus Q, and the targets as returns.
+        columns: of Q's training: targets and the logits of the reference, `[num_tokens]` each.
+    """
+
+    rollout: ScoredRollout
+    advantages: Advantages
+    columns: Mapping[str, NDArray[np.generic]]
+
+
+def run_backup(trainer: PolicyTrainer, rollout: ScoredRollout, networks: Networks) -> SoftBackup:
+    """Computes the targets of Q by the soft backup, under the target network."""
     policy = trainer.policy
     sequences, batch, final_sequences = append_final_observations(
         rollout.sequences,
@@ -202,8 +227,9 @@ def run_backup(trainer: PolicyTrainer, rollout: ScoredRollout, networks: Network
     targets = q_targets(
         soft, q_values, batch, gamma=config.gamma, gae_lambda=config.gae_lambda, token_lambda=config.token_lambda
     )
-    updates_before = networks.learner.updates
-    trainer.update_network("q", rollout, {"returns": targets, "rho_logit": rho_logit})
-    networks.update_target(networks.learner.updates - updates_before)
     trainer.add_metrics({"soft_value": float(soft.mean())})
-    trainer.update(replace(rollout, batch=batch), Advantages(targets - q_values, targets))
+    return SoftBackup(
+        replace(rollout, batch=batch),
+        Advantages(targets - q_values, targets),
+        {"returns": targets, "rho_logit": rho_logit},
+    )

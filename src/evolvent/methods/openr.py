@@ -137,7 +137,7 @@ def build_preset(config: OpenRConfig) -> Preset:
     """Builds estimator and loss of online learning; for grpo_buffer the loss alone (its estimator is `span_credit`)."""
     algorithm = {"appo": OPENR_APPO, "tppo": OPENR_TPPO}.get(config.online, GRPO)
     loss = replace(algorithm.loss, temperature=config.practice.temperature)
-    return replace(algorithm, loss=replace(loss, value_loss=None) if config.practice.critic == "own" else loss)
+    return replace(algorithm, loss=replace(loss, value_loss=None) if config.practice.critic == "separate" else loss)
 
 
 def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenRConfig, run: Run[Policy]) -> tuple[Policy, Policy]:

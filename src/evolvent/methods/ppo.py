@@ -49,10 +49,12 @@ class PPOConfig(ImportanceCorrection):
     @model_validator(mode="after")
     def _check_listed(self) -> PPOConfig:
         if self.level == "listed" and (self.kl or self.practice.restrict_to_admissible or self.practice.top_k):
-            raise ValueError("kl, choose and top_k cannot be used when the policy chooses among listed actions")
+            raise ValueError(
+                "kl, restrict_to_admissible and top_k cannot be used when the policy chooses among listed actions"
+            )
         if self.level == "listed" and self.importance_correction != "none":
             raise ValueError(
-                "importance correction cannot be used when the policy chooses among listed actions; leave out correct"
+                "importance_correction cannot be used when the policy chooses among listed actions; leave it out"
             )
         return self
 
@@ -65,7 +67,7 @@ def build_preset(config: PPOConfig) -> Preset:
     """Builds estimator and loss from these settings."""
     is_action_level = config.level != "token"
     level: Literal["action", "part"] = "action" if is_action_level else "part"
-    has_separate_critic = config.practice.critic == "own"
+    has_separate_critic = config.practice.critic == "separate"
     return Preset(
         f"ppo_{config.level}",
         GaeEstimator(

@@ -74,14 +74,14 @@ class R3Config(Config):
     def _check_prefetching(self) -> R3Config:
         if self.practice.prefetch_rollouts:
             raise ValueError(
-                "practice.overlap cannot be used with R3, because each iteration chooses its start states; leave it out"
+                "practice.prefetch_rollouts: R3 chooses the start states of each iteration anew; leave it out"
             )
         return self
 
 
 def build_preset(config: R3Config) -> Preset:
     """Builds estimator and loss from these settings."""
-    has_separate_critic = config.practice.critic == "own"
+    has_separate_critic = config.practice.critic == "separate"
     return replace(
         PUBLISHED,
         estimator=GaeEstimator(
@@ -202,7 +202,7 @@ class _StartSampler:
     """Samples the starts of an iteration. The state of "adaptive" is saved with the training."""
 
     def __init__(self, trainer: PolicyTrainer, config: R3Config, seed: int) -> None:
-        self._practice, self._config, self._seed = trainer, config, seed
+        self._trainer, self._config, self._seed = trainer, config, seed
         self._cuts: dict[str, tuple[Branch, ...]] = {}
         self._tasks: list[str] = []
         self._low = self._high = torch.zeros(0)
@@ -211,9 +211,9 @@ class _StartSampler:
         self, tasks: Sequence[Task], demonstrations: Iterable[Trajectory], render: Callable[[Step], str] | None
     ) -> None:
         """Splits the demonstrations of these tasks at their cut points."""
-        dialect, stages, cut_rule = self._practice.policy.dialect, self._config.stages, self._config.at
+        dialect, stages, cut_rule = self._trainer.policy.dialect, self._config.stages, self._config.at
         readable_demonstrations = (
-            check_vocabulary(demonstration, vocabulary_size=len(self._practice.policy.tokenizer))
+            check_vocabulary(demonstration, vocabulary_size=len(self._trainer.policy.tokenizer))
             for demonstration in demonstrations
         )
         self._cuts = {
@@ -223,7 +223,7 @@ class _StartSampler:
         self._tasks = list(dict.fromkeys(task.id for task in tasks))
         self._low, self._high = torch.zeros(len(self._tasks)), torch.ones(len(self._tasks))
         if self._config.kind == "adaptive":
-            self._practice.track_weights("reveals", self)
+            self._trainer.track_weights("reveals", self)
 
     def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
         """Returns both bounds `[tasks]`, for the training's checkpoints."""
@@ -233,7 +233,7 @@ class _StartSampler:
         return dict(zip(self._tasks, map(Reveal, self._low.tolist(), self._high.tolist()), strict=True))
 
     def __call__(self, starts: Sequence[Start]) -> list[Start]:
-        iteration, num_iterations = self._practice.iteration, self._config.practice.iterations
+        iteration, num_iterations = self._trainer.iteration, self._config.practice.iterations
         seed = sample_seed(self._seed, "r3", iteration)
         match self._config.kind:
             case "staged":

@@ -45,7 +45,7 @@ class ScalingInterConfig(GRPOConfig):
         if self.practice.horizon is not None:
             problems.append(f"practice.horizon: {self.practice.horizon} has no effect here; leave it out")
         if self.practice.prefetch_rollouts:
-            problems.append("practice.overlap: an iteration that is played ahead does not know its phase; leave it out")
+            problems.append("practice.prefetch_rollouts: a prefetched iteration does not know its phase; leave it out")
         if self.overlong:
             problems.append(f"overlong: {self.overlong} has no effect here; leave it 0")
         if problems:

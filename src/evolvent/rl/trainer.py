@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -46,9 +46,6 @@ from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, Rewards, add_columns, 
 from evolvent.rl.scored_rollout import HistoryTruncation, ScoredRollout, ScoringConfig, score_rollout
 from evolvent.trajectory import Start, Task, Trajectory, sample_rng
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = [
     "CheckpointedNetwork",
     "PlayFunction",
@@ -66,15 +63,15 @@ class TaskSchedule:
     """Draws tasks in an order that is shuffled for every pass through them, some per iteration, each several times.
 
     Args:
-        seed: of the orders.
-        tasks_per_iteration: number of tasks.
-        group_size: episodes of each task.
+        seed: seed of the orders.
+        tasks_per_iteration: number of tasks that an iteration draws.
+        group_size: number of episodes of each task.
     """
 
     def __init__(self, seed: int, *, tasks_per_iteration: int, group_size: int) -> None:
-        self._seed, self._count, self._samples = seed, tasks_per_iteration, group_size
+        self._seed, self._tasks_per_iteration, self._group_size = seed, tasks_per_iteration, group_size
         self._order: tuple[int, list[int]] = (-1, [])
-        self._met: tuple[int, dict[str, int]] = (0, {})
+        self._sample_counts: tuple[int, dict[str, int]] = (0, {})
 
     def starts_of(self, tasks: Sequence[Task], iteration: int) -> list[Start]:
         """Returns the starts of an iteration.
@@ -84,8 +81,10 @@ class TaskSchedule:
         """
         if not tasks:
             raise ConfigError([Problem("tasks", "the list is empty", "use worlds with training tasks")])
-        first = (iteration - 1) * self._count
-        return self._repeat_tasks([self._task_at(tasks, first + offset) for offset in range(self._count)], {})
+        first = (iteration - 1) * self._tasks_per_iteration
+        return self._repeat_tasks(
+            [self._task_at(tasks, first + offset) for offset in range(self._tasks_per_iteration)], {}
+        )
 
     def sample_more(self, tasks: Sequence[Task], iteration: int, *, turn: int, count: int) -> list[Start]:
         """Samples further starts for an iteration, from `count` tasks at random.
@@ -93,14 +92,16 @@ class TaskSchedule:
         Args:
             turn: 1, 2, ...: the number of this request in the iteration.
         """
-        if turn == 1 or self._met[0] != iteration:
+        if turn == 1 or self._sample_counts[0] != iteration:
             sample_counts: dict[str, int] = {}
-            self._met = (iteration, sample_counts)
+            self._sample_counts = (iteration, sample_counts)
             self._repeat_tasks(
-                [start.task for start in self.starts_of(tasks, iteration)[:: self._samples]], sample_counts
+                [start.task for start in self.starts_of(tasks, iteration)[:: self._group_size]], sample_counts
             )
         rng = sample_rng(self._seed, "more tasks", iteration, turn)
-        return self._repeat_tasks([tasks[int(index)] for index in rng.integers(len(tasks), size=count)], self._met[1])
+        return self._repeat_tasks(
+            [tasks[int(index)] for index in rng.integers(len(tasks), size=count)], self._sample_counts[1]
+        )
 
     def _task_at(self, tasks: Sequence[Task], position: int) -> Task:
         epoch, index = divmod(position, len(tasks))
@@ -113,8 +114,8 @@ class TaskSchedule:
         starts = []
         for task in tasks:
             first = sample_counts.get(task.id, 0)
-            starts += [Start(task, first + sample) for sample in range(self._samples)]
-            sample_counts[task.id] = first + self._samples
+            starts += [Start(task, first + sample) for sample in range(self._group_size)]
+            sample_counts[task.id] = first + self._group_size
         return starts
 
 
@@ -203,8 +204,7 @@ def run_epochs(
     size.
 
     An update beyond the objective's limit is not applied, and ends all passes. A non-finite update is not applied
-    either;
-    `max_nonfinite_steps` of them in a row end the passes. Afterwards the policy has the weights that play
+    either; `max_nonfinite_steps` of them in a row end the passes. Afterwards the policy has the weights that play
     (`TrainState.learning`).
 
     Args:
@@ -288,32 +288,40 @@ class PlayFunction(Protocol):
 class RLConfig(Config):
     """Settings of reinforcement learning that all methods share."""
 
-    iterations: int = Field(default=50, ge=1, description="rounds of playing and improving")
-    tasks_per_iteration: int = Field(default=16, ge=1, description="tasks of an iteration")
-    group_size: int = Field(default=4, ge=1, description="episodes of a task in an iteration: its group")
-    ppo_epochs: int = Field(default=2, ge=1, description="passes through what an iteration played")
-    minibatches: int = Field(default=2, ge=1, description="updates of a pass")
-    temperature: float = Field(default=1.0, gt=0, description="of playing, and of what is learned")
-    top_k: int = Field(default=0, ge=0, le=256, description="likeliest tokens that playing draws from; 0: all")
-    restrict_to_admissible: bool = Field(default=False, description="play only what the world lists as possible")
-    horizon: int | None = Field(default=None, ge=1, description="longest episode; none: what each world says")
-    prefetch_rollouts: bool = Field(default=False, description="play the next iteration while this one is learned from")
-    max_policy_lag: int = Field(default=1, ge=0, description="iterations that an episode may be older than the policy")
-    critic: Literal["shared", "own"] = Field(default="shared", description="values on the policy's trunk, or their own")
-    critic_lr: float | None = Field(default=None, gt=0, description="of a critic of its own; none: the learner's")
-    critic_warmup: int = Field(default=0, ge=0, description="first iterations in which values alone are learned")
-    measure_every: int = Field(default=0, ge=0, description="iterations between measurements; 0: the end alone")
-    save_every: int = Field(default=5, ge=1, description="iterations between checkpoints")
+    iterations: int = Field(default=50, ge=1, description="Number of iterations: rollout, scoring and update.")
+    tasks_per_iteration: int = Field(default=16, ge=1, description="Tasks that an iteration plays.")
+    group_size: int = Field(default=4, ge=1, description="Episodes of each task in an iteration: its group.")
+    ppo_epochs: int = Field(default=2, ge=1, description="Passes through the episodes of an iteration.")
+    minibatches: int = Field(default=2, ge=1, description="Updates in each pass.")
+    temperature: float = Field(
+        default=1.0, gt=0, description="Sampling temperature, also used when log-probabilities are recomputed."
+    )
+    top_k: int = Field(default=0, ge=0, le=256, description="Sample from this many likeliest tokens; 0: from all.")
+    restrict_to_admissible: bool = Field(default=False, description="Sample only actions that the world lists.")
+    horizon: int | None = Field(default=None, ge=1, description="Step limit of an episode; none: the world's limit.")
+    prefetch_rollouts: bool = Field(
+        default=False, description="Play the next iteration while this one is trained on; then it is one policy behind."
+    )
+    max_policy_lag: int = Field(default=1, ge=0, description="Iterations that an episode may be older than the policy.")
+    critic: Literal["shared", "separate"] = Field(
+        default="shared", description="Estimate values on the policy's trunk, or with a separate network."
+    )
+    critic_lr: float | None = Field(
+        default=None, gt=0, description="Learning rate of a separate critic; none: the policy's rate."
+    )
+    critic_warmup: int = Field(default=0, ge=0, description="First iterations that train only the critic.")
+    measure_every: int = Field(default=0, ge=0, description="Iterations between evaluations; 0: only at the end.")
+    save_every: int = Field(default=5, ge=1, description="Iterations between checkpoints.")
 
     @model_validator(mode="after")
     def _check_prefetching(self) -> RLConfig:
         if self.prefetch_rollouts and not self.max_policy_lag:
             raise ValueError(
-                "prefetched rollouts are one policy version behind; set max_lag to 1 or more when overlap is set"
+                "prefetch_rollouts plays with a policy that is one version behind; set max_policy_lag to 1 or more"
             )
         if self.prefetch_rollouts and self.top_k:
             raise ValueError(
-                "top_k needs the weights that sampled, but overlap replaces them; leave out one of the two"
+                "top_k needs the weights that sampled, but prefetch_rollouts replaces them; leave out one of the two"
             )
         return self
 
@@ -381,31 +389,39 @@ class PolicyTrainer:
         config = spec.config
         if spec.action_level:
             check_branches(policy.model)
-        self.setup, self.first, self.iteration, self.horizon = spec, policy, 0, config.horizon
-        self._seed, self._play, self._keeper, self._log, self._trains = seed, play, checkpointer, log, build_learner
-        self._show = save_samples
+        self.spec, self.initial_policy, self.iteration, self.horizon = spec, policy, 0, config.horizon
+        self._seed, self._play, self._checkpointer, self._log, self._build_learner = (
+            seed,
+            play,
+            checkpointer,
+            log,
+            build_learner,
+        )
+        self._save_samples = save_samples
         temperature = 1.0 if spec.action_level else config.temperature  # a choice has its own
         sampling_objective = replace(spec.objective, temperature=temperature)
         self.learner = build_learner(policy.clone(), sampling_objective, "policy")
         self.critic: Learner | None = None
-        if spec.critic is not None and config.critic == "own":
+        if spec.critic is not None and config.critic == "separate":
             self.critic = build_learner(policy.clone(), spec.critic, "critic")
-        self._held: dict[str, CheckpointedNetwork] = {"policy": CheckpointedNetwork(self.learner)}
+        self._networks: dict[str, CheckpointedNetwork] = {"policy": CheckpointedNetwork(self.learner)}
         if self.critic is not None:
-            self._held["critic"] = CheckpointedNetwork(self.critic)
+            self._networks["critic"] = CheckpointedNetwork(self.critic)
         self.policy = replace(self.learner.policy, version=policy.version)
-        self._row: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
         self.parents: dict[str, Trajectory] = {}
-        self._idle = DegenerateBatchMonitor()
-        self._rota = TaskSchedule(seed, tasks_per_iteration=config.tasks_per_iteration, group_size=config.group_size)
-        self._dealt: tuple[Sequence[Task], list[Start]] = ((), [])
-        self._ahead: RolloutPrefetcher | None = None
-        self._again: Mapping[str, int] = {}
+        self._degenerate_batches = DegenerateBatchMonitor()
+        self._schedule = TaskSchedule(
+            seed, tasks_per_iteration=config.tasks_per_iteration, group_size=config.group_size
+        )
+        self._current_starts: tuple[Sequence[Task], list[Start]] = ((), [])
+        self._prefetcher: RolloutPrefetcher | None = None
+        self._pending_prefetch: Mapping[str, int] = {}
         self._totals = {"episodes": 0, "env_steps": 0, "updates": 0}
-        self._broken: dict[str, int] = {}  # by network, how many of its last updates were not finite
+        self._consecutive_nonfinite: dict[str, int] = {}  # by network, how many of its last updates were not finite
         if config.prefetch_rollouts:
-            self._ahead = RolloutPrefetcher(policy, self._play_prefetched)
-            self.track_weights("ahead", self._ahead.policy.model)
+            self._prefetcher = RolloutPrefetcher(policy, self._play_prefetched)
+            self.track_weights("ahead", self._prefetcher.policy.model)
         if spec.on_start is not None:
             spec.on_start(self)
 
@@ -415,13 +431,13 @@ class PolicyTrainer:
         """Yields 1, 2, ... to the last iteration; a resumed training starts at the first iteration that is not
         saved.
         """
-        count, config = self.setup.config.iterations, self.setup.config
+        count, config = self.spec.config.iterations, self.spec.config
         for number in range(self._restore() + 1, count + 1):
-            self.iteration, self._row, self.parents = number, {}, {}
-            for network in self._held.values():
+            self.iteration, self._metrics, self.parents = number, {}, {}
+            for network in self._networks.values():
                 network.set_progress((number - 1) / count)
             yield number
-            self._log({"kind": "practise", "step": number, **self._totals, **self._row})
+            self._log({"kind": "practise", "step": number, **self._totals, **self._metrics})
             if number % config.save_every == 0 or number == count:
                 self._save(number)
 
@@ -434,9 +450,9 @@ class PolicyTrainer:
             ConfigError: there are no tasks.
         """
         if turn:
-            return self._rota.sample_more(tasks, self.iteration, turn=turn, count=count)
-        self._dealt = (tasks, self._rota.starts_of(tasks, self.iteration))
-        return self._dealt[1]
+            return self._schedule.sample_more(tasks, self.iteration, turn=turn, count=count)
+        self._current_starts = (tasks, self._schedule.starts_of(tasks, self.iteration))
+        return self._current_starts[1]
 
     def rollout(self, starts: Sequence[Start], *, parents: Mapping[str, Trajectory] | None = None) -> list[Trajectory]:
         """Plays the starts with the current policy and returns the trajectories.
@@ -446,7 +462,7 @@ class PolicyTrainer:
         """
         parents_by_id = parents or {}
         self.parents |= parents_by_id
-        trajectories = self._take_prefetched(starts) if self._ahead is not None else None
+        trajectories = self._take_prefetched(starts) if self._prefetcher is not None else None
         if trajectories is None:
             trajectories = list(
                 self._play(self.policy, starts, self.iteration, parents=parents_by_id, horizon=self.horizon)
@@ -457,14 +473,16 @@ class PolicyTrainer:
 
     def _take_prefetched(self, starts: Sequence[Start]) -> list[Trajectory] | None:
         """Returns the prefetched episodes of these starts, if there are any, and starts to play the next iteration."""
-        prefetcher, number = self._ahead, self.iteration
-        if prefetcher is None or starts is not self._dealt[1]:
+        prefetcher, number = self._prefetcher, self.iteration
+        if prefetcher is None or starts is not self._current_starts[1]:
             return None
-        if self._again.get("iteration") == number:  # what was under way at the stop that this practice goes on from
-            prefetcher.relaunch(self._again["version"], starts, number)
+        if (
+            self._pending_prefetch.get("iteration") == number
+        ):  # what was under way at the stop that this practice goes on from
+            prefetcher.relaunch(self._pending_prefetch["version"], starts, number)
         trajectories = prefetcher.take(starts, number)
-        if number < self.setup.config.iterations:
-            prefetcher.launch(self.policy, self._rota.starts_of(self._dealt[0], number + 1), number + 1)
+        if number < self.spec.config.iterations:
+            prefetcher.launch(self.policy, self._schedule.starts_of(self._current_starts[0], number + 1), number + 1)
         return trajectories
 
     def _play_prefetched(self, policy: Policy, starts: Sequence[Start], iteration: int) -> Iterable[Trajectory]:
@@ -472,8 +490,8 @@ class PolicyTrainer:
 
     def close(self) -> None:
         """Stops prefetching."""
-        if self._ahead is not None:
-            self._ahead.close()
+        if self._prefetcher is not None:
+            self._prefetcher.close()
 
     def score(
         self, trajectories: Sequence[Trajectory], *, rewards: Rewards | None = None, final: bool = False
@@ -490,22 +508,22 @@ class PolicyTrainer:
         sequences = flatten(
             trajectories, policy.dialect, instructions=lambda task: "", context=policy.context + 1, stops=True
         ).sequences
-        min_version = policy.version - self.setup.config.max_policy_lag
+        min_version = policy.version - self.spec.config.max_policy_lag
         batch, report = build_rollout_batch(trajectories, sequences, rewards=rewards, min_version=min_version)
         if final:
             batch = replace(batch, ended=np.where(batch.ended == TRUNCATED, CUT_OFF, batch.ended))
-        self._row |= measure_episodes(trajectories, report)
+        self._metrics |= measure_episodes(trajectories, report)
         return score_rollout(self.scoring_config, trajectories, sequences, batch=batch, report=report)
 
     @property
     def scoring_config(self) -> ScoringConfig:
         """Returns the models that score a rollout, and how."""
-        spec, config, train = self.setup, self.setup.config, self.learner.config
+        spec, config, train = self.spec, self.spec.config, self.learner.config
         dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
         return ScoringConfig(
             self.policy,
             Sampling(config.temperature, config.top_k),
-            self.first if spec.reference else None,
+            self.initial_policy if spec.reference else None,
             self.value_policy,
             config.restrict_to_admissible,
             spec.action_level,
@@ -518,7 +536,7 @@ class PolicyTrainer:
     @property
     def value_policy(self) -> Policy | None:
         """Returns the policy that estimates values: the critic's, the policy itself, or None."""
-        if self.setup.critic is None:
+        if self.spec.critic is None:
             return None
         return self.policy if self.critic is None else self.critic.policy
 
@@ -526,28 +544,29 @@ class PolicyTrainer:
         """Trains on a scored rollout with these advantages, and with further columns `[P]` that the objective reads.
 
         During the first `critic_warmup` iterations only values are learned. Where no episode gives a gradient (all
-        groups have
-        equal rewards, or all episodes were cut and masked), the weights stay, and the iteration is counted.
+        groups have equal rewards, or all episodes were cut and masked), the weights stay, and the iteration is counted.
 
         Raises:
             NothingToLearn: too many iterations in a row gave no gradient; the message says why.
             NonFinite: too many updates in a row were not finite.
         """
         columns = {"advantages": advantages.advantage, "returns": advantages.returns, **extra_columns}
-        self._row |= measure_tokens(rollout.batch, rollout.token_outputs, columns, version=self.policy.version)
-        self._row |= {name: float(count) for name, count in advantages.counts.items()}
-        if self._show is not None and is_sampled_iteration(self.iteration, self.setup.config.iterations):
-            self._show(
+        self._metrics |= measure_tokens(rollout.batch, rollout.token_outputs, columns, version=self.policy.version)
+        self._metrics |= {name: float(count) for name, count in advantages.counts.items()}
+        if self._save_samples is not None and is_sampled_iteration(self.iteration, self.spec.config.iterations):
+            self._save_samples(
                 sample_credit(rollout, advantages, iteration=self.iteration, decode=self.policy.tokenizer.decode)
             )
         learned_mask = (
             np.ones(rollout.batch.num_tokens, np.bool_) if advantages.learned_mask is None else advantages.learned_mask
         )
         is_trained = learned_mask.any() and bool(np.any(advantages.advantage[learned_mask]))
-        self._idle.record(rollout.batch, advantages, is_trained=is_trained or self.setup.critic is not None)
-        self._row["idle"] = float(self._idle.count > 0)
-        self._idle.check(self._row.get("success", 0.0))
-        if self._idle.count == 0:
+        self._degenerate_batches.record(
+            rollout.batch, advantages, is_trained=is_trained or self.spec.critic is not None
+        )
+        self._metrics["idle"] = float(self._degenerate_batches.count > 0)
+        self._degenerate_batches.check(self._metrics.get("success", 0.0))
+        if self._degenerate_batches.count == 0:
             self._update_networks(rollout, columns, learned_mask)
         self.advance_version()
 
@@ -564,8 +583,8 @@ class PolicyTrainer:
         sequences = add_columns(
             rollout.sequences, rollout.batch, {**rollout_columns, **columns}, learned_mask=learned_mask
         )
-        policy_sequences = add_candidates(rollout.trajectories, sequences) if self.setup.action_level else sequences
-        values, is_warmup = self.setup.critic, self.iteration <= self.setup.config.critic_warmup
+        policy_sequences = add_candidates(rollout.trajectories, sequences) if self.spec.action_level else sequences
+        values, is_warmup = self.spec.critic, self.iteration <= self.spec.config.critic_warmup
         if self.critic is not None:
             self._add_stats("critic_", self._train_network(self.critic, sequences, "critic"))
         if not is_warmup or values is None:
@@ -581,27 +600,27 @@ class PolicyTrainer:
     @property
     def metrics(self) -> Mapping[str, float]:
         """Returns the numbers of this iteration so far."""
-        return self._row
+        return self._metrics
 
     def add_metrics(self, values: Mapping[str, float]) -> None:
         """Adds numbers of a method to those of this iteration."""
-        self._row |= values
+        self._metrics |= values
 
     def _train_network(self, learner: Learner, sequences: Sequence[Any], name: str) -> UpdateStats:
         rng = sample_rng(self._seed, name, self.iteration)
-        config = self.setup.config
+        config = self.spec.config
         stats = run_epochs(
             learner,
             sequences,
             num_epochs=config.ppo_epochs,
             minibatches=config.minibatches,
             rng=rng,
-            consecutive_nonfinite=self._broken.get(name, 0),
+            consecutive_nonfinite=self._consecutive_nonfinite.get(name, 0),
         )
-        self._broken[name] = stats.consecutive_nonfinite
+        self._consecutive_nonfinite[name] = stats.consecutive_nonfinite
         self._totals["updates"] += stats.updates
         for metric, count in (("trained", stats.tokens), ("fed", stats.fed_tokens), ("skipped", stats.skipped)):
-            self._row[metric] = self._row.get(metric, 0) + count
+            self._metrics[metric] = self._metrics.get(metric, 0) + count
         if stats.consecutive_nonfinite >= learner.config.max_nonfinite_steps:
             raise NonFinite(
                 f"{stats.consecutive_nonfinite} consecutive updates of the {name} were not finite, "
@@ -612,26 +631,26 @@ class PolicyTrainer:
         return stats
 
     def _add_stats(self, prefix: str, stats: UpdateStats) -> None:
-        self._row |= {f"{prefix}{name}": value for name, value in stats.means.items()}
+        self._metrics |= {f"{prefix}{name}": value for name, value in stats.means.items()}
         clip_shares = [stats.means[name] for name in ("clip_low", "clip_high") if name in stats.means]
-        self._row |= {f"{prefix}clipped": sum(clip_shares)} if clip_shares else {}
+        self._metrics |= {f"{prefix}clipped": sum(clip_shares)} if clip_shares else {}
 
     def should_evaluate(self) -> bool:
         """Returns whether the policy is to be evaluated after this iteration."""
-        interval, number = self.setup.config.measure_every, self.iteration
-        return number == self.setup.config.iterations or (interval > 0 and number % interval == 0)
+        interval, number = self.spec.config.measure_every, self.iteration
+        return number == self.spec.config.iterations or (interval > 0 and number % interval == 0)
 
     # ------------------------------------------------------------------ networks of a method
 
     def add_network(self, name: str, policy: Policy, objective: Objective) -> Learner:
         """Adds a network that learns (such as a Q function); it is saved and restored with the rest."""
-        learner = self._trains(policy, objective, name)
-        self._held[name] = CheckpointedNetwork(learner)
+        learner = self._build_learner(policy, objective, name)
+        self._networks[name] = CheckpointedNetwork(learner)
         return learner
 
     def update_network(self, name: str, rollout: ScoredRollout, columns: Columns) -> None:
         """Trains an added network on a scored rollout."""
-        learner = self._held[name].learner
+        learner = self._networks[name].learner
         if learner is None:
             raise ConfigError(f"network {name!r} cannot be trained: it follows another network")
         sequences = add_columns(rollout.sequences, rollout.batch, {"action": rollout.batch.action, **columns})
@@ -649,57 +668,57 @@ class PolicyTrainer:
             for weight_name, weight in module.named_parameters()
             if weight.data_ptr() not in frozen_pointers
         }
-        self._held[name] = CheckpointedNetwork(None, tracked)
+        self._networks[name] = CheckpointedNetwork(None, tracked)
 
     # ------------------------------------------------------------------ going on after a stop
 
     def _save(self, number: int) -> None:
         groups = {
             group: tensors
-            for name, network in self._held.items()
+            for name, network in self._networks.items()
             for group, tensors in network.tensor_groups(name).items()
         }
         values = {
             "iteration": number,
             "totals": self._totals,
             "version": self.policy.version,
-            "idle": self._idle.count,
-            "why_idle": dict(self._idle.why),
-            "broken": self._broken,
-            "ahead": {} if self._ahead is None else self._ahead.describe_pending(),
-            "numbers": {name: network.optimizer_numbers for name, network in self._held.items()},
+            "idle": self._degenerate_batches.count,
+            "why_idle": dict(self._degenerate_batches.why),
+            "broken": self._consecutive_nonfinite,
+            "ahead": {} if self._prefetcher is None else self._prefetcher.describe_pending(),
+            "numbers": {name: network.optimizer_numbers for name, network in self._networks.items()},
             "updates": {
-                name: network.learner.updates for name, network in self._held.items() if network.learner is not None
+                name: network.learner.updates for name, network in self._networks.items() if network.learner is not None
             },
         }
-        self._keeper.save(number, CheckpointContent(groups, values))
+        self._checkpointer.save(number, CheckpointContent(groups, values))
 
     def _restore(self) -> int:
         """Restores the newest checkpoint; returns its iteration, 0 where there is none."""
-        stored = self._keeper.open()
+        stored = self._checkpointer.open()
         if stored is None:
             return 0
-        for name, network in self._held.items():
+        for name, network in self._networks.items():
             network.create_state(stored.groups.get(f"{name}-optimizer", ()))
         targets = {
             group: tensors
-            for name, network in self._held.items()
+            for name, network in self._networks.items()
             for group, tensors in network.tensor_groups(name).items()
         }
-        saved = self._keeper.load(stored.path, into=targets, groups=tuple(targets))
+        saved = self._checkpointer.load(stored.path, into=targets, groups=tuple(targets))
         values = stored.values if saved is None else saved.values
         for name, updates in values["updates"].items():
-            learner = self._held[name].learner
+            learner = self._networks[name].learner
             if learner is not None:
                 learner.updates = updates
         for name, numbers in values.get("numbers", {}).items():  # checkpoints of earlier versions have none
-            self._held[name].restore_numbers(numbers)
+            self._networks[name].restore_numbers(numbers)
         self._totals.update(values["totals"])
         self.policy = replace(self.learner.policy, version=values["version"])
-        self._again = values["ahead"]
-        self._idle = DegenerateBatchMonitor(
+        self._pending_prefetch = values["ahead"]
+        self._degenerate_batches = DegenerateBatchMonitor(
             int(values["idle"]), values.get("why_idle")
         )  # checkpoints of earlier versions do not say why
-        self._broken = {name: int(count) for name, count in values.get("broken", {}).items()}
+        self._consecutive_nonfinite = {name: int(count) for name, count in values.get("broken", {}).items()}
         self.iteration = int(values["iteration"])
         return self.iteration
