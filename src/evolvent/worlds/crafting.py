@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
+from evolvent.errors import ConfigError, Problem, VersionMismatch
 from evolvent.trajectory import Json, Score, Task, Value, canonical_json, sample_seed
-from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, check_snapshot, score_if_won
+from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, score_if_won
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.recipes import Book, Recipe, canonical_key, read_folder, read_recipe, workshop_book
 from evolvent.worlds.shapes import LEVELS, NAMES, Level, draw_tasks, kinds_of
@@ -112,83 +112,57 @@ class _Scene:
         return f"Could not hold more than {self.max_count} {item}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, and the inventory in the order in which items were obtained."""
-
-    task: str
-    running: bool
-    inventory: tuple[tuple[str, int], ...]
-
-
-class CraftingEnv:
-    """One episode: a multiset of items and the actions get, craft and inventory. A fork copies the multiset."""
+class CraftingEnv(StateEnv[dict[str, int]]):
+    """One episode: a multiset of items, in the order in which they were obtained, and the actions get, craft and
+    inventory.
+    """
 
     def __init__(self, task: Task, scene: _Scene, penalty: float) -> None:
-        self._task, self._scene, self._penalty = task, scene, penalty
-        self._held: dict[str, int] = {}
-        self._running = False
+        super().__init__(task, {})
+        self._scene, self._penalty = scene, penalty
 
     @property
     def inventory(self) -> Mapping[str, int]:
         """Returns the number of each item in the inventory (a copy)."""
-        return dict(self._held)
+        return dict(self._state)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._held = {}
-        self._running = True
+    def _copy_state(self, state: dict[str, int]) -> dict[str, int]:
+        return dict(state)
+
+    def _observe_start(self) -> tuple[Value, Info]:
         return self._scene.first_observation, {"admissible": self._scene.admissible}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone(
-                "step was called after the end of the episode", value=str(action), expected="reset() first"
-            )
-        scene, inventory = self._scene, self._held
+    def _transition(self, state: dict[str, int], action: Value) -> tuple[dict[str, int], Reply]:
+        scene = self._scene
         parsed_action = scene.parsed_actions.get(action) if isinstance(action, str) else None
         if parsed_action is None:
             parsed_action = scene.parse(str(action))
         if parsed_action.produced is None:
             if parsed_action.is_inventory:
-                return self._inventory(), 0.0, False, False, {"admissible": scene.admissible}
-            return self._refuse(parsed_action.failure_text)
+                return state, (_render_inventory(state), 0.0, False, False, {"admissible": scene.admissible})
+            return state, self._refuse(parsed_action.failure_text)
         for item, count in parsed_action.consumed:
-            if inventory.get(item, 0) < count:
-                return self._refuse(parsed_action.failure_text)
+            if state.get(item, 0) < count:
+                return state, self._refuse(parsed_action.failure_text)
         item, count = parsed_action.produced
-        if scene.max_count is not None and inventory.get(item, 0) + count > scene.max_count:
-            return self._refuse(scene.limit_text(item))
+        if scene.max_count is not None and state.get(item, 0) + count > scene.max_count:
+            return state, self._refuse(scene.limit_text(item))
         for consumed_item, consumed_count in parsed_action.consumed:
-            if inventory[consumed_item] == consumed_count:
-                del inventory[consumed_item]
+            if state[consumed_item] == consumed_count:
+                del state[consumed_item]
             else:
-                inventory[consumed_item] -= consumed_count
-        inventory[item] = inventory.get(item, 0) + count
-        self._running = item != scene.goal
-        return (
-            parsed_action.success_text,
-            0.0 if self._running else 1.0,
-            not self._running,
-            False,
-            {"admissible": scene.admissible},
-        )
+                state[consumed_item] -= consumed_count
+        state[item] = state.get(item, 0) + count
+        is_goal = item == scene.goal
+        reply = (parsed_action.success_text, float(is_goal), is_goal, False, {"admissible": scene.admissible})
+        return state, reply
 
     def _refuse(self, sentence: str) -> Reply:
         return sentence, self._penalty, False, False, {"admissible": self._scene.admissible, "invalid": True}
 
-    def _inventory(self) -> str:
-        return "Inventory: " + (", ".join(f"{count} {item}" for item, count in self._held.items()) or "nothing")
 
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, tuple(self._held.items()))
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._held = snapshot.running, dict(snapshot.inventory)
-
-    def close(self) -> None:
-        self._running = False
+def _render_inventory(inventory: Mapping[str, int]) -> str:
+    return "Inventory: " + (", ".join(f"{count} {item}" for item, count in inventory.items()) or "nothing")
 
 
 class Crafting:

@@ -20,11 +20,11 @@ from functools import cache
 from itertools import count, pairwise
 from math import inf
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from evolvent.errors import ConfigError, Problem, SessionGone, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import Grammar, Info, Plain, Reply, check_snapshot, check_task, score_if_won
+from evolvent.worlds.base import Grammar, Info, Plain, Reply, StateEnv, check_task, score_if_won
 from evolvent.worlds.panel import Candidate, Panels, Sizes, choose_split
 
 __all__ = [
@@ -304,16 +304,6 @@ class _Scene:
         return tuple(f"move {direction}" for direction in self.layout.path(self.start, self.goal))
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, the agent's cell, and the number of steps."""
-
-    task: str
-    running: bool
-    cell: int
-    steps: int
-
-
 STARTS: tuple[tuple[int, int], ...] = (
     (1, 1),
     (1, 2),
@@ -344,50 +334,38 @@ STARTS: tuple[tuple[int, int], ...] = (
 """The starts of AgentGym's maze server, (row, column) in its order; its last one, the goal itself, is left out."""
 
 
-class MazeEnv:
-    """One episode. A fork copies the cell and the number of steps."""
+class _State(NamedTuple):
+    """The state of an episode: the agent's cell, and the number of steps."""
+
+    cell: int
+    steps: int = 0
+
+
+class MazeEnv(StateEnv[_State]):
+    """One episode."""
 
     def __init__(self, task: Task, scene: _Scene, penalty: float) -> None:
-        self._task, self._scene, self._penalty = task, scene, penalty
-        self._cell, self._steps = scene.start, 0
-        self._running = False
+        super().__init__(task, _State(scene.start))
+        self._scene, self._penalty = scene, penalty
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._cell, self._steps = self._scene.start, 0
-        self._running = True
-        return self._scene.texts[self._cell], {"admissible": _ACTIONS}
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._scene.texts[self._scene.start], {"admissible": _ACTIONS}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone(
-                "step was called after the end of the episode", value=str(action), expected="reset() first"
-            )
+    def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
         text = str(action)
         side = _SIDES.get(text)
         if side is None:
             side = _SIDES.get(" ".join(text.lower().split()))
-        self._steps += 1
-        is_out_of_steps = self._steps >= _LIMIT
+        steps = state.steps + 1
+        is_out_of_steps = steps >= _LIMIT
         if side is None:
-            self._running = not is_out_of_steps
-            return _EXPECTED, self._penalty, False, is_out_of_steps, {"admissible": _ACTIONS, "invalid": True}
-        self._cell = self._scene.destinations[side][self._cell]
-        if self._cell == self._scene.goal:
-            self._running = False
-            return _REACHED, 1.0, True, False, {"admissible": _ACTIONS}
-        self._running = not is_out_of_steps
-        return self._scene.texts[self._cell], 0.0, False, is_out_of_steps, {"admissible": _ACTIONS}
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._cell, self._steps)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._cell, self._steps = snapshot.running, snapshot.cell, snapshot.steps
-
-    def close(self) -> None:
-        self._running = False
+            info = {"admissible": _ACTIONS, "invalid": True}
+            return _State(state.cell, steps), (_EXPECTED, self._penalty, False, is_out_of_steps, info)
+        next_state = _State(self._scene.destinations[side][state.cell], steps)
+        if next_state.cell == self._scene.goal:
+            return next_state, (_REACHED, 1.0, True, False, {"admissible": _ACTIONS})
+        text = self._scene.texts[next_state.cell]
+        return next_state, (text, 0.0, False, is_out_of_steps, {"admissible": _ACTIONS})
 
 
 class Maze:

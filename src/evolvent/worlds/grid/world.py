@@ -23,14 +23,14 @@ from itertools import product
 from random import Random
 from typing import Any, Literal
 
-from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, check_snapshot, check_task
+from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, check_task
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grid.expert import solve
 from evolvent.worlds.grid.kinds import list_kinds_by_tier
 from evolvent.worlds.grid.levels import LEVELS, draw_level, full_level_name
-from evolvent.worlds.grid.map import COLOURS, TYPES, Pose
+from evolvent.worlds.grid.map import COLOURS, TYPES
 from evolvent.worlds.grid.mission import Progress
 from evolvent.worlds.grid.scene import (
     CHECK,
@@ -75,104 +75,76 @@ _FULL_INSTRUCTIONS = (
 _LEVEL_WORDS = ("a in front of you goal",)
 
 
-class GridEnv:
-    """One episode. A snapshot keeps the pose, the progress and two counts, as nothing else changes."""
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The state of an episode: what the agent sees and may do, the progress, and two counts."""
+
+    turn: Turn
+    progress: Progress
+    moves: int = 0
+    tries: int = 0
+
+
+class GridEnv(StateEnv[_State]):
+    """One episode."""
 
     def __init__(self, task: Task, scene: Scene, penalty: float) -> None:
-        self._task, self._scene, self._penalty = task, scene, penalty
-        self._turn = build_turn(scene, scene.board.start)
-        self._progress = Progress()
-        self._moves = self._tries = 0
-        self._running = False
+        super().__init__(task, _State(build_turn(scene, scene.board.start), Progress()))
+        self._scene, self._penalty = scene, penalty
 
     @property
     def moves(self) -> int:
         """Returns the number of moves of the episode: MiniGrid's step count."""
-        return self._moves
+        return self._state.moves
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        scene = self._scene
-        self._turn = turn = build_turn(scene, scene.board.start)
-        self._progress = Progress()
-        self._moves = self._tries = 0
-        self._running = True
-        text = scene.mission.text
-        return f"{text} . {turn.text}" if scene.short_text else f"Your goal: {text}\n{turn.text}", _info(turn)
+    def _observe_start(self) -> tuple[Value, Info]:
+        turn, text = self._start.turn, self._scene.mission.text
+        return f"{text} . {turn.text}" if self._scene.short_text else f"Your goal: {text}\n{turn.text}", _info(turn)
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone(
-                "step was called after the end of the episode", value=str(action), expected="reset() first"
-            )
-        scene, turn = self._scene, self._turn
+    def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
+        scene, turn, moves = self._scene, state.turn, state.moves
         name = action if isinstance(action, str) and action in turn.actions else parse_action(turn, str(action))
         if name is None:
-            return self._reply_to_invalid(str(action))
-        outcome = apply_action(scene, turn, name, progress=self._progress)
-        if self._moves + outcome.num_moves > scene.max_moves:
-            outcome = apply_action(scene, turn, name, progress=self._progress, limit=scene.max_moves - self._moves)
-        self._moves += outcome.num_moves
-        self._progress = outcome.progress
-        self._turn = turn = build_turn(scene, outcome.pose)
+            return self._reply_to_invalid(state, str(action))
+        outcome = apply_action(scene, turn, name, progress=state.progress)
+        if moves + outcome.num_moves > scene.max_moves:
+            outcome = apply_action(scene, turn, name, progress=state.progress, limit=scene.max_moves - moves)
+        next_turn = build_turn(scene, outcome.pose)
+        next_state = _State(next_turn, outcome.progress, moves + outcome.num_moves, state.tries)
         if outcome.is_fulfilled is not None:
-            return self._end(outcome.is_fulfilled)
-        return self._continue(turn.text)
+            return next_state, self._end(next_state, outcome.is_fulfilled)
+        return self._continue(next_state, next_turn.text)
 
-    def _continue(self, text: str) -> Reply:
-        """Returns the reply to an action that did not end the mission; a limit may still end the episode."""
-        self._tries += 1
-        if self._tries == self._scene.max_actions:
-            self._running = False
-            return _NO_ACTIONS_LEFT, 0.0, True, False, _info(self._turn)
-        self._running = self._moves < self._scene.max_moves
-        return text, 0.0, False, not self._running, _info(self._turn)
+    def _continue(self, state: _State, text: str) -> tuple[_State, Reply]:
+        """Returns the state and the reply after an action that did not end the mission; a limit may still end the
+        episode.
+        """
+        info, next_state = _info(state.turn), replace(state, tries=state.tries + 1)
+        if next_state.tries == self._scene.max_actions:
+            return next_state, (_NO_ACTIONS_LEFT, 0.0, True, False, info)
+        return next_state, (text, 0.0, False, state.moves >= self._scene.max_moves, info)
 
-    def _end(self, fulfilled: bool) -> Reply:
-        self._running = False
-        reward = 1.0 - 0.9 * self._moves / self._scene.max_moves if fulfilled else 0.0
+    def _end(self, state: _State, fulfilled: bool) -> Reply:
+        reward = 1.0 - 0.9 * state.moves / self._scene.max_moves if fulfilled else 0.0
         text = _DONE if fulfilled else _FAILED
         if not self._scene.short_text and fulfilled:
-            text = f"{self._turn.text}\n{_COMPLETED}"
-        return text, reward, True, False, _info(self._turn)
+            text = f"{state.turn.text}\n{_COMPLETED}"
+        return text, reward, True, False, _info(state.turn)
 
-    def _reply_to_invalid(self, text: str) -> Reply:
-        """Returns the reply to a text that is not an action; it takes no move, and none of the actions that a task
-        allows.
+    def _reply_to_invalid(self, state: _State, text: str) -> tuple[_State, Reply]:
+        """Returns the state and the reply to a text that is not an action; it takes no move, and none of the actions
+        that a task allows.
         """
-        turn = self._turn
+        turn = state.turn
         if not self._scene.short_text and text.lower().strip() == CHECK:
             last_line = turn.text.rpartition("\n")[2]
-            return self._continue(f"You can take the following actions: {', '.join(turn.admissible)}.\n{last_line}")
-        return explain_refusal(turn, text), self._penalty, False, False, {**_info(turn), "invalid": True}
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._turn.pose, self._progress, self._moves, self._tries)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._progress = snapshot.running, snapshot.progress
-        self._moves, self._tries = snapshot.moves, snapshot.tries
-        self._turn = build_turn(self._scene, snapshot.pose)
-
-    def close(self) -> None:
-        self._running = False
+            actions = ", ".join(turn.admissible)
+            return self._continue(state, f"You can take the following actions: {actions}.\n{last_line}")
+        return state, (explain_refusal(turn, text), self._penalty, False, False, {**_info(turn), "invalid": True})
 
 
 def _info(turn: Turn) -> dict[str, object]:
     return {"admissible": turn.admissible}
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: the whole changing state of an episode."""
-
-    task: str
-    running: bool
-    pose: Pose
-    progress: Progress
-    moves: int
-    tries: int
 
 
 class GridWorld:
