@@ -223,6 +223,6 @@ def test_refusals(played, tmp_path):
     bare = ev.Trajectory("bare", found[0].task, tuple(steps))
     with pytest.raises(BatchMismatch, match="has no candidates"):
         add_candidates([bare], chains_of(policy, [bare]))
-    with pytest.raises(ValueError, match="kl, choose and top_k cannot be used"):
+    with pytest.raises(ValueError, match="kl, restrict_to_admissible and top_k cannot be used"):
         PPOConfig(level="listed", kl=0.1)
     assert choice_objective(ChoiceConfig()).needs == ("logprobs",) and verbs_of(silent, action_level=True).action_level

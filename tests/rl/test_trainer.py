@@ -138,7 +138,7 @@ def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
             break
 
 
-@pytest.mark.parametrize("config", [{}, {"critic": "own"}, {"temperature": 1.4, "top_k": 3}], ids=str)
+@pytest.mark.parametrize("config", [{}, {"critic": "separate"}, {"temperature": 1.4, "top_k": 3}], ids=str)
 def test_a_history_policy_goes_on_at_a_cut_where_the_context_is_full(tmp_path, config):
     """What the agent would have read next has a value, though it does not fit behind what was read before."""
     world, setup = Endless(), setup_of(**config)
@@ -176,7 +176,10 @@ SEEDS = {"poad": 3}  # the middle of so many: one in twelve learns to say one wo
 RLOO_PRACTICE = {"iterations": 30, "save_every": 30}
 METHODS = {
     "poad": (poad, PoadConfig),
-    "poad-own-critic": (poad, lambda practice: PoadConfig(practice=practice.model_copy(update={"critic": "own"}))),
+    "poad-separate-critic": (
+        poad,
+        lambda practice: PoadConfig(practice=practice.model_copy(update={"critic": "separate"})),
+    ),
     "ntpo": (poad, lambda practice: NTPOConfig(gamma=0.9, practice=practice)),
     "ppo-action": (ppo, PPOConfig),
     "ppo-token": (ppo, lambda practice: PPOConfig(practice=practice, **{**TOKEN, "kl": 0.01})),
@@ -372,7 +375,7 @@ def test_soft_values_are_of_what_could_be_drawn():
 
 @pytest.mark.parametrize("wrong", [{"max_policy_lag": 0}, {"top_k": 4}])
 def test_what_does_not_go_with_playing_ahead(wrong):
-    with pytest.raises(ValueError, match="overlap"):
+    with pytest.raises(ValueError, match="prefetch_rollouts"):
         quick(prefetch_rollouts=True, **wrong)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from evolvent.bench.study import read_results
 from evolvent.errors import ConfigError, CorruptRecord, Problem, unknown_name_problem
 from evolvent.files import disk_errors
 from evolvent.stats import Interval, crossed_interval, paired_interval
+from evolvent.store.log import parse_rows
 from evolvent.trajectory import sample_rng
 
 __all__ = ["ComparedResult", "Comparison", "ComparisonRow", "compare_results", "read_result"]
@@ -255,7 +256,7 @@ def _read_study_side(folder: Path, address: str, *, arm: str | None, seed: int |
 
 
 def _read_run_side(folder: Path, address: str, *, arm: str | None, round: int | None) -> ComparedResult:
-    rows = [row for row in _read_evaluations(folder / "results.jsonl") if row["outcomes"]]
+    rows = [row for row in parse_rows(folder / "results.jsonl", _parse_evaluation) if row["outcomes"]]
     if not rows:
         raise ConfigError([Problem(address, f"{folder} has no evaluation yet", "wait for the first evaluation")])
     arms = list(dict.fromkeys(row["arm"] for row in rows))
@@ -295,20 +296,9 @@ def _main_arm(folder: Path, arms: Sequence[str]) -> str:
     return next((arm for arm in candidates if arm not in ("base", "control")), candidates[0])
 
 
-def _read_evaluations(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields the rows of a run's evaluations; an incomplete last line is left out."""
-    with disk_errors(path):
-        lines = path.read_bytes().split(b"\n")[:-1]
-    offset = 0
-    for line in lines:
-        try:
-            row = json.loads(line)
-            outcomes = [
-                (str(task), str(kind), None if success is None else bool(success))
-                for task, kind, success in row["outcomes"]
-            ]
-            names = {name: str(row[name]) for name in ("arm", "world", "tier", "split")}
-            yield {**names, "round": int(row["round"]), "outcomes": outcomes}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptRecord(f"{path} has a broken line", offset=offset, value=line[:80]) from error
-        offset += len(line) + 1
+def _parse_evaluation(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    outcomes = [
+        (str(task), str(kind), None if success is None else bool(success)) for task, kind, success in row["outcomes"]
+    ]
+    names = {name: str(row[name]) for name in ("arm", "world", "tier", "split")}
+    return {**names, "round": int(row["round"]), "outcomes": outcomes}

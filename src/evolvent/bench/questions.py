@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from evolvent.data.jsonl import parse_json
 from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown_name_problem
 from evolvent.messages import Message
 
@@ -102,10 +103,7 @@ def _read_lines(path: Path, parse: Callable[[Mapping[str, Any]], T], keys: tuple
 
 
 def _parse_row(line: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise SampleInvalid(f"not valid JSON: {error}") from error
+    row = parse_json(line)
     if not isinstance(row, dict):
         raise SampleInvalid("not a JSON object", value=_shorten(row), expected=f"an object with {', '.join(keys)}")
     unknown_keys = [unknown_name_problem("key", name, keys) for name in row if name not in (*keys, "id", "kind")]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from evolvent.errors import ConfigError, CorruptRecord, Locked, Problem, Scoring
 from evolvent.files import disk_errors, plain_json, safe_join, write_atomic
 from evolvent.run import Evaluation
 from evolvent.store.lock import WriterLock
+from evolvent.store.log import parse_rows
 from evolvent.trajectory import Json, JsonObject
 
 __all__ = [
@@ -161,20 +163,18 @@ def read_costs(run: Path, *, verbs: Sequence[str] = ("collect", "fit")) -> tuple
     Raises:
         CorruptRecord: a line that cannot be read.
     """
-    tokens, cpu_s, path = dict.fromkeys(_TOKENS, 0), 0.0, run / "stages.jsonl"
-    with disk_errors(path):
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    offset = 0
-    for line in lines:
-        try:
-            row = json.loads(line)
-            if row["verb"] in verbs:
-                tokens = {name: count + int(row["counts"].get(name, 0)) for name, count in tokens.items()}
-                cpu_s += float(row["cpu_s"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptRecord(f"{path} has a broken line", offset=offset, value=line[:80]) from error
-        offset += len(line) + 1
+    tokens, cpu_s = dict.fromkeys(_TOKENS, 0), 0.0
+    for stage_tokens, stage_cpu_s in parse_rows(run / "stages.jsonl", partial(_parse_cost, verbs=verbs)):
+        tokens = {name: count + stage_tokens[name] for name, count in tokens.items()}
+        cpu_s += stage_cpu_s
     return tokens, cpu_s
+
+
+def _parse_cost(row: Mapping[str, Any], *, verbs: Sequence[str]) -> tuple[dict[str, int], float]:
+    """Returns the tokens and CPU seconds of a stage; zeros where its verb does not count."""
+    if row["verb"] not in verbs:
+        return dict.fromkeys(_TOKENS, 0), 0.0
+    return {name: int(row["counts"].get(name, 0)) for name in _TOKENS}, float(row["cpu_s"])
 
 
 @contextmanager

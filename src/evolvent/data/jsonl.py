@@ -5,6 +5,8 @@ There are three readers, by what their callers need:
     read_rows        whole files, parsed rows and the problems of the others; by index of the row
     read_json_lines  lines of one file with their numbers, whatever its name ends in; problems go to a list
     read_json_rows   lines or items of one file with their numbers, in constant memory; refused rows are counted
+
+Readers with other needs share `iterate_lines` and `parse_json`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ __all__ = [
     "Refusal",
     "Refusals",
     "get_row",
+    "iterate_lines",
+    "parse_json",
     "read_json_lines",
     "read_json_rows",
     "read_rows",
@@ -203,6 +207,25 @@ def _parse_line(line: str) -> Any:
         return _BrokenLine(f"cannot be read: {error}")
 
 
+def iterate_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yields each line of an open file that is not blank, with its number from 1."""
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            yield number, line
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parses one row.
+
+    Raises:
+        SampleInvalid: it is not valid JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SampleInvalid(f"not valid JSON: {error}") from error
+
+
 def read_json_lines(path: Path, problems: list[Problem], *, hint: str = "") -> Iterator[tuple[int, object]]:
     """Yields the JSON of each line that is not empty, with its number from 1; a line without JSON becomes a problem.
 
@@ -260,7 +283,7 @@ def read_json_rows(path: Path, refused: Refusals, *, max_bytes: int = 1 << 24) -
     """
     with disk_errors(path), path.open("rb") as file:
         is_array = _is_array(file)
-        rows = _iterate_items(file, max_bytes) if is_array else _iterate_lines(file, max_bytes)
+        rows = _iterate_items(file, max_bytes) if is_array else _iterate_bounded_lines(file, max_bytes)
         for number, raw in rows:
             try:
                 if raw is None:
@@ -293,7 +316,7 @@ def _is_array(file: IO[bytes]) -> bool:
     return byte == b"["
 
 
-def _iterate_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+def _iterate_bounded_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
     number = 0
     while raw := file.readline(max_bytes + 1):
         number += 1

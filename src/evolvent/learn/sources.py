@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evolvent.data.jsonl import iterate_lines, parse_json
 from evolvent.errors import ConfigError, MissingExtra, Problem, SampleInvalid, boundary, unknown_name_problem
 from evolvent.files import disk_errors
 from evolvent.identity import version_1_values
@@ -35,16 +35,14 @@ def read_json_lines(
         StoreUnavailable: the file cannot be read.
     """
     with disk_errors(path), path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
+        for number, line in iterate_lines(file):
             location = f"{path.name}:{number}"
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                row = parse_json(line)
+            except SampleInvalid as error:
                 if intake is not None:
                     intake.rows += 1
-                    intake.refuse(location, SampleInvalid(f"not valid JSON: {error}"))
+                    intake.refuse(location, error)
                 continue
             yield location, _rename_columns(row, columns)
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 from evolvent.errors import CorruptRecord, NoSpace, SampleInvalid, UnknownSchema
 from evolvent.files import (
@@ -64,6 +64,7 @@ __all__ = [
     "list_segments",
     "log_folder",
     "parse_line",
+    "parse_rows",
     "read_lines",
     "read_records",
     "read_rows",
@@ -73,26 +74,36 @@ __all__ = [
     "write_stage_cost",
 ]
 
+T = TypeVar("T")
 
-def read_rows(path: Path) -> Sequence[JsonObject]:
-    """Reads the rows of a JSON-lines file. Text after the last newline is torn (its writer was killed) and left out.
+
+def parse_rows(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+    """Yields what `parse` makes of each row of a JSON-lines file; there are no rows where the file does not exist.
+
+    Text after the last newline is torn (its writer was killed) and left out.
 
     Raises:
-        CorruptRecord: a broken line before it, or a line that is not an object.
+        CorruptRecord: a broken line before it, a line that is not an object, or a row from which `parse` cannot make
+            anything (it raises ValueError, KeyError, TypeError or AttributeError).
     """
     with disk_errors(path):
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    rows, offset = [], 0
+    offset = 0
     for line in lines:
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            if not isinstance(row, dict):
+                raise CorruptRecord(f"{path} has a line that is not an object", offset=offset, value=line[:80])
+            parsed_row = parse(row)
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise CorruptRecord(f"{path} has a broken line", offset=offset, value=line[:80]) from error
-        if not isinstance(row, dict):
-            raise CorruptRecord(f"{path} has a line that is not an object", offset=offset, value=line[:80])
-        rows.append(row)
+        yield parsed_row
         offset += len(line) + 1
-    return rows
+
+
+def read_rows(path: Path) -> Sequence[JsonObject]:
+    """Reads the rows of a JSON-lines file; see `parse_rows`."""
+    return list(parse_rows(path, lambda row: row))
 
 
 class Ledger:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from evolvent.data.jsonl import iterate_lines, parse_json
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.searchqa.answers import normalize_answer
@@ -108,11 +109,12 @@ def _read_valid_rows(
     valid_rows: list[T] = []
     errors: list[str] = []
     try:
-        for number, line in _iterate_lines(path):
-            try:
-                valid_rows.append(parse(_parse_object(line)))
-            except SampleInvalid as error:
-                errors.append(f"row {number}: {error}")
+        with path.open("rb") as file:
+            for number, line in iterate_lines(file):
+                try:
+                    valid_rows.append(parse(_parse_object(line)))
+                except SampleInvalid as error:
+                    errors.append(f"row {number}: {error}")
     except OSError as error:
         problems.append(Problem(str(path), f"cannot be read: {error.strerror}", "pass a file of JSON lines"))
         return valid_rows
@@ -123,20 +125,11 @@ def _read_valid_rows(
     return valid_rows
 
 
-def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            if line.strip():
-                yield number, line
-
-
 def _parse_object(line: bytes) -> Mapping[str, Any]:
+    row = parse_json(line)
     try:
-        row = json.loads(line)
         json.dumps(row, ensure_ascii=False).encode()  # half surrogates cannot be written anywhere again
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise SampleInvalid(f"not valid JSON: {error}") from error
     if not isinstance(row, dict):
         raise SampleInvalid("not a JSON object", value=row, expected='{"...": ...}')
