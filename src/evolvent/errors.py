@@ -79,6 +79,7 @@ __all__ = [
     "find_nearest",
     "shorten_path",
     "unknown_name_problem",
+    "user_boundary",
 ]
 
 
@@ -384,6 +385,21 @@ def boundary(kind: type[EvolventError], activity: str, **context: object) -> Ite
         raise kind(f"{activity}{' (' + details + ')' if details else ''}: {type(error).__name__}: {error}") from error
 
 
+@contextmanager
+def user_boundary(kind: type[EvolventError], activity: str, **context: object) -> Iterator[None]:
+    """Raises any exception of the block as `kind`, as `boundary` does; one of the user's code with its place."""
+    try:
+        with boundary(kind, activity, **context):
+            yield
+    except EvolventError as error:
+        cause = error.__cause__
+        is_wrapped = type(error) is kind and cause is not None and error.what.startswith(activity)
+        place = find_location(cause) if is_wrapped and cause is not None else ""
+        if not place:
+            raise
+        raise kind(f"{activity} at {place}: {type(cause).__name__}: {cause}") from cause
+
+
 def find_location(error: BaseException) -> str:
     """Returns `FILE:LINE` of the user's code that raised an error: the innermost frame outside of packages.
 
@@ -405,7 +421,8 @@ def shorten_path(path: str) -> str:
 
 def _is_package_file(filename: str) -> bool:
     folders = (str(Path(__file__).parent), str(Path(traceback.__file__).parent))
-    return filename.startswith((*folders, "<frozen")) or "site-packages" in filename or "dist-packages" in filename
+    is_installed = "site-packages" in filename or "dist-packages" in filename or Path(filename).name == "evolvent"
+    return is_installed or filename.startswith((*folders, "<frozen"))
 
 
 def find_nearest(name: str, choices: Iterable[str]) -> str | None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
@@ -25,7 +25,15 @@ from evolvent.errors import ConfigError
 from evolvent.former_names import former_class, former_fields, former_values
 
 _MAX_TEXT = 10_000  # characters of a value's text that a digest of code covers
-__all__ = ["canonical", "check_identity", "code_fingerprint", "fingerprint", "version_1_text", "version_1_values"]
+__all__ = [
+    "canonical",
+    "check_identity",
+    "code_fingerprint",
+    "fingerprint",
+    "user_code_fingerprint",
+    "version_1_text",
+    "version_1_values",
+]
 
 
 def fingerprint(value: object) -> str:
@@ -160,6 +168,35 @@ def code_fingerprint(*functions: object) -> str:
     return fingerprint(reader.parts)
 
 
+def user_code_fingerprint(value: object) -> str | None:
+    """Returns a digest of the user's code that an object runs: its class and settings, or functions and objects of the
+    user's that it holds; None where all of its code belongs to installed packages.
+
+    >>> user_code_fingerprint(partial(int, base=2)) is None
+    True
+    """
+    if not _is_user_code(value):
+        members = [
+            item
+            for member in _state_of(value).values()
+            for item in (member if isinstance(member, list | tuple) else [member])
+        ]
+        held = [item for item in members if _is_user_code(item)]
+        return code_fingerprint(*held) if held else None
+    return code_fingerprint(value)
+
+
+def _is_user_code(value: object) -> bool:
+    """Returns whether a function, a class or the class of an object belongs to the user's own modules."""
+    if isinstance(value, partial):
+        return _is_user_code(value.func)
+    if isinstance(value, MethodType):
+        return _is_user_code(value.__func__)
+    if not isinstance(value, FunctionType | type):
+        value = type(value)
+    return any(not _is_installed(owner.__module__) for owner in (value.__mro__ if isinstance(value, type) else [value]))
+
+
 class _CodeReader:
     """Collects the parts of code that a digest covers, each once."""
 
@@ -229,9 +266,13 @@ class _CodeReader:
             self.parts.append([name, f"{cls.__module__}.{cls.__qualname__}"])
             return
         self.parts.append([name, _source_of(cls)])
-        for member in vars(cls).values():
+        for member_name, member in vars(cls).items():
+            for attribute in ("fget", "func", "__func__"):  # of a property, a cached property, a static or class method
+                member = getattr(member, attribute, member)
             if isinstance(member, FunctionType):
                 self.add(member, member.__qualname__)
+            elif not member_name.startswith("__") and _is_plain(member):
+                self.add(member, f"{cls.__qualname__}.{member_name}")
         for base in cls.__bases__:
             self.add(base, base.__qualname__)
 
@@ -241,9 +282,19 @@ class _CodeReader:
         text = repr(value)
         if " at 0x" not in text and len(text) < _MAX_TEXT:
             self.parts.append([name, text])
-        state = dict(members) if members is not None else getattr(value, "__dict__", {})
+        state = dict(members) if members is not None else _state_of(value)
         if not _is_installed(type(value).__module__) or members is not None:
             self.add(state, f"{name} state")
+
+
+def _state_of(value: object) -> dict[str, object]:
+    """Returns the attributes of an object, without those that are computed from others when they are first used."""
+    attributes = getattr(value, "__dict__", {})
+    return {
+        name: item
+        for name, item in attributes.items()
+        if not isinstance(getattr(type(value), name, None), cached_property)
+    }
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:

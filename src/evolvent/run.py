@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -24,7 +26,7 @@ from weakref import WeakKeyDictionary
 from evolvent.backend import Backend, RunStage, Weighting
 from evolvent.errors import ConfigError
 from evolvent.files import append_line, disk_errors, write_atomic
-from evolvent.identity import check_identity, fingerprint, version_1_text
+from evolvent.identity import check_identity, fingerprint, user_code_fingerprint, version_1_text
 from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.log import Ledger, read_rows, read_stage_cost, write_stage_cost
 from evolvent.store.schema import INTERRUPTED, encode_trajectory
@@ -40,9 +42,23 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 
-__all__ = ["ActiveStage", "Backend", "Evaluation", "FinishedTrainer", "Run", "RunStage", "RunState"]
+__all__ = [
+    "ActiveStage",
+    "Backend",
+    "Evaluation",
+    "FinishedTrainer",
+    "Run",
+    "RunStage",
+    "RunState",
+    "changed_code",
+    "record_code",
+    "world_code",
+]
 
 
+_log = logging.getLogger(__name__)
+_CODE_FILE = "code.json"  # digests of the user's code by world
+_MAX_NAMES = 8  # stages that a line names
 KEY_VERSION = 2
 """Version of the keys of finished stages: 1 hashed Python's `repr`, 2 hashes canonical JSON (`evolvent.identity`)."""
 _SAME_AS_OPTIONS = object()
@@ -54,12 +70,17 @@ class StageKey:
 
     Attributes:
         current: its key in the ledger.
-        version_1: the key that version 1 gave it. Stage names and seeds derive from it, so that a seed gives the same
-            numbers as before, and it finds the finished stages of runs of that version.
+        version_1: the key that version 1 gave it. Seeds derive from it, so that a seed gives the same numbers as
+            before, whatever the user's code.
+        identity: the same with the user's code, where there is any. Names of stages and origins of policies derive from
+            it.
+        earlier: the keys under which runs of earlier versions may hold the stage.
     """
 
     current: str
     version_1: str
+    identity: str
+    earlier: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,7 @@ class RunState:
     active_stages: list[ActiveStage] = field(default_factory=list)
     reused_stages: list[str] = field(default_factory=list)
     num_earlier_stages: int = 0
+    untold_stages: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -144,12 +166,25 @@ class Run(Generic[P]):
         seed: all randomness derives from it and from names.
         settings: by operation, the settings that its result depends on beside its arguments. A stage that was
             finished under other settings runs again.
+        code: digests of the user's code by the name of the world that runs it (`world_code`); None: those of the
+            backend's worlds. A stage that other code finished runs again, and the change is told.
+        tell: receives lines for the user: which stages are read and not done again, and which code has changed; None:
+            warnings of this module's logger.
     """
 
     def __init__(
-        self, folder: Path, backend: Backend[P], *, seed: int = 0, settings: Mapping[str, object] | None = None
+        self,
+        folder: Path | str,
+        backend: Backend[P],
+        *,
+        seed: int = 0,
+        settings: Mapping[str, object] | None = None,
+        code: Mapping[str, str] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
+        folder = Path(folder)
         self._verbs, self._settings = backend, dict(settings or {})
+        self._tell = tell or partial(_log.warning, "%s")
         self._arm, self._round = "evolve", 0
         self._origins: WeakKeyDictionary[object, str] = WeakKeyDictionary()
         with ExitStack() as exit_stack:
@@ -163,6 +198,16 @@ class Run(Generic[P]):
                     hint="update evolvent",
                 )
             self._shared = RunState(folder, seed, store, ledger, time.monotonic(), [], num_earlier_stages=len(ledger))
+            code = world_code(getattr(backend, "worlds", {})) if code is None else code
+            changed_names = ", ".join(changed_code(folder, code))
+            # Stages that were finished before code was recorded are taken to be of the code that is there now.
+            unkeyed_code = record_code(folder, code, is_unkeyed=len(ledger) > 0)
+            self._code = {} if code == unkeyed_code else dict(code)
+            if changed_names and len(ledger):
+                self._tell(
+                    f"the code of {changed_names} has changed since the earlier run in {folder}: "
+                    "stages that depend on it are done again"
+                )
             exit_stack.pop_all()  # it stays open until `close`
 
     @property
@@ -184,7 +229,17 @@ class Run(Generic[P]):
 
     def close(self) -> None:
         """Releases the directory."""
+        self._tell_reused_stages()
         self._shared.store.close()
+
+    def _tell_reused_stages(self) -> None:
+        """Tells which stages were read since the last time: before a new stage, and at the end."""
+        names = list(self._shared.untold_stages)
+        self._shared.untold_stages.clear()
+        if names:
+            others = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            listed = ", ".join(names[:_MAX_NAMES])
+            self._tell(f"read from the earlier run in {self.folder}, not done again: {listed}{others}")
 
     def __enter__(self) -> Run[P]:
         return self
@@ -367,7 +422,7 @@ class Run(Generic[P]):
                 self._finish_stage(active_stage, {"trajectories": len(data)})
             else:
                 fitted = self._verbs.load(policy_folder)
-        self._origins[fitted] = key.version_1
+        self._origins[fitted] = key.identity
         return fitted
 
     @contextmanager
@@ -466,8 +521,17 @@ class Run(Generic[P]):
         origin, arguments, settings = self.origin(policy), list(inputs), self._settings.get(verb, "")
         options_text = version_1_text(options) if text is _SAME_AS_OPTIONS else str(text)
         version_1_json = canonical_json([verb, origin, self.seed, arguments, options_text, _settings_text(settings)])
-        version_2_values = [KEY_VERSION, verb, origin, self.seed, arguments, options, settings]
-        return StageKey(fingerprint(version_2_values), hashlib.sha256(version_1_json.encode()).hexdigest()[:24])
+        version_1 = hashlib.sha256(version_1_json.encode()).hexdigest()[:24]
+        values = [KEY_VERSION, verb, origin, self.seed, arguments, options, settings]
+        plain_key = fingerprint(values)
+        world_code = {} if verb == "fit" else self._code
+        # A weight, an objective or a search of the user's is code too.
+        option_code = list(map(user_code_fingerprint, options if isinstance(options, list | tuple) else [options]))
+        if not world_code and not any(option_code):
+            return StageKey(plain_key, version_1, version_1, (version_1,))
+        code = [world_code, option_code]
+        identity = hashlib.sha256(canonical_json([version_1, code]).encode()).hexdigest()[:24]
+        return StageKey(fingerprint([*values, code]), version_1, identity, () if world_code else (plain_key, version_1))
 
     def origin(self, policy: P) -> str:
         """Returns the text that identifies a policy in keys: the stage that it came from, or a digest of its
@@ -480,12 +544,17 @@ class Run(Generic[P]):
     @contextmanager
     def _open_stage(self, verb: str, key: StageKey) -> Iterator[ActiveStage]:
         """Yields the stage, with its ledger row where it is finished; calls the observers after a new stage."""
-        finished = self._shared.ledger.get(key.current) or self._shared.ledger.get(key.version_1)
+        keys = (key.current, *key.earlier)
+        finished = next((row for row in map(self._shared.ledger.get, keys) if row is not None), None)
         arm = "base" if self._round == 0 and verb != "practise" else self._arm
         prefix = arm if verb == "practise" else f"{arm}-{self._round}"  # a practice goes through rounds of its own
-        name = str(finished["name"]) if finished else f"{prefix}-{verb}-{key.version_1[:6]}"
+        name = str(finished["name"]) if finished else f"{prefix}-{verb}-{key.identity[:6]}"
         if finished and int(cast("int", finished.get("index", 0))) < self._shared.num_earlier_stages:
             self._shared.reused_stages.append(name)
+            if name not in self._shared.reused_stages[:-1]:  # each once, whatever arms share it
+                self._shared.untold_stages.append(name)
+        if finished is None:
+            self._tell_reused_stages()
         folder = self.folder / "stages" / name
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -561,6 +630,51 @@ class Run(Generic[P]):
         rows = [row for row in rows if row["arm"] != stage.arm]
         rows += [{**row, "arm": stage.arm, "round": stage.round} for row in examples]
         write_atomic(path, json.dumps(rows))
+
+
+def world_code(worlds: Mapping[str, object]) -> dict[str, str]:
+    """Returns the digests of the user's code that worlds run, by the worlds' names: a world's own `fingerprint`, or the
+    source of its class, rewards and graders. Worlds of installed packages have none.
+    """
+    fingerprints = {
+        name: getattr(world, "fingerprint", None) or user_code_fingerprint(world) for name, world in worlds.items()
+    }
+    return {name: str(value) for name, value in sorted(fingerprints.items()) if value is not None}
+
+
+def changed_code(folder: Path, code: Mapping[str, str]) -> list[str]:
+    """Returns the names whose digests differ from those that a run folder records.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> record_code(folder, {"guess": "1"})
+    >>> changed_code(folder, {"guess": "2", "other": "1"})
+    ['guess']
+    """
+    recorded = _read_code(folder).get("worlds") or {}
+    return [name for name, digest in code.items() if recorded.get(name, digest) != digest]
+
+
+def record_code(folder: Path, code: Mapping[str, str], *, is_unkeyed: bool = False) -> dict[str, str] | None:
+    """Records the digests of the user's code (`world_code`) in a run folder.
+
+    Args:
+        is_unkeyed: whether the folder holds stages whose keys say nothing about code, if it has no record yet.
+    Returns:
+        the code that such stages are taken to be of; None: there are none.
+    """
+    record = _read_code(folder)
+    unkeyed = record.get("unkeyed", dict(code) if is_unkeyed and code and not record else None)
+    new_record = {"worlds": {**(record.get("worlds") or {}), **code}, "unkeyed": unkeyed}
+    if code and new_record != record:
+        write_atomic(folder / _CODE_FILE, json.dumps(new_record, indent=1))
+    return unkeyed
+
+
+def _read_code(folder: Path) -> dict[str, dict[str, str] | None]:
+    with suppress(OSError, ValueError):
+        return dict(json.loads((folder / _CODE_FILE).read_text(encoding="utf-8")))
+    return {}  # no code was recorded
 
 
 def _result_line(stage: RunStage, row: Evaluation) -> dict[str, Json]:

@@ -23,11 +23,12 @@ from tests.faults.launched import Launched
 JOB = Path(__file__).with_name("local_job.py")
 
 
-def job(folder: Path) -> tuple[int, list[str]]:
-    """Run the job to its end: the exit code, and what it says."""
+def job(folder: Path, *, told: bool = False) -> tuple[int, list[str]]:
+    """Run the job to its end: the exit code, and what it says; `told`: also of stages that it did not do again."""
     with Launched(1, [JOB, folder], cwd=folder.parent) as process:
         (code,) = process.wait(seconds=300)
-        return code, process.said().splitlines()
+        lines = process.said().splitlines()
+        return code, [line for line in lines if told or not line.startswith("read from the earlier run")]
 
 
 def count(path: Path) -> int:
@@ -86,7 +87,7 @@ def killed(folder: Path, stages: int, what: str) -> int:
             time.sleep(0.005)
         process.signal(signal.SIGKILL)
         assert process.wait() == [-signal.SIGKILL]
-        said = process.said().splitlines()
+        said = [line for line in process.said().splitlines() if not line.startswith("read from the earlier run")]
     finished = count(ledger)  # the next stage may have ended before the signal came
     assert said == ["stage"] * len(said) and len(said) <= finished - before, "finished stages are not done again"
     assert stages <= finished < 7
@@ -108,7 +109,9 @@ def test_a_run_killed_three_times_resumes_to_the_same_result(whole, tmp_path):
 def test_a_finished_run_does_nothing_again(whole, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(whole, copy)
-    assert job(copy) == (0, [])
+    code, (line,) = job(copy, told=True)
+    assert code == 0 and line.startswith(f"read from the earlier run in {copy}, not done again: base-0-fit-")
+    assert len(line.rpartition(": ")[2].split(", ")) == 7
     assert results(copy) == results(whole)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from evolvent.agents.base import Acting, Decision
-from evolvent.errors import WorldError
+from evolvent.errors import WorldError, user_boundary
 from evolvent.trajectory import Task, Value, sample_rng
 from evolvent.worlds.base import Info, Parsed, SupportsRationales, World
 
@@ -61,8 +61,9 @@ class Expert:
     """
 
     def begin(self, world: World, task: Task, *, seed: int) -> _ScriptMind:
-        rationale_actions = world.explain(task) if isinstance(world, SupportsRationales) else None
-        actions = world.expert(task) if rationale_actions is None else ()
+        with user_boundary(WorldError, f"world {world.name!r} failed in expert"):
+            rationale_actions = world.explain(task) if isinstance(world, SupportsRationales) else None
+            actions = world.expert(task) if rationale_actions is None else ()
         if actions is None:
             raise WorldError(f"world {world.name!r} has no expert for this task", value=task.id)
         return _ScriptMind([*map(Parsed, actions)] if rationale_actions is None else rationale_actions)

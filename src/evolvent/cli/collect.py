@@ -17,7 +17,7 @@ from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.progress import Progress
 from evolvent.cli.prompt_data import print_world_notes
 from evolvent.cli.prompting import fill_history
-from evolvent.cli.record import RunRecord, choose_run_folder, record_run
+from evolvent.cli.record import RunRecord, check_code, choose_run_folder, record_run
 from evolvent.cli.settings import Command, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.rollout.episode import collect, trajectory_name
@@ -83,6 +83,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         if agent_setup.policy is not None:
             config = fill_history(config, agent_setup.policy, console)
         folder = args.resume or choose_run_folder("collect", config.output_dir)
+        check_code(folder, worlds_by_name, is_resumed=args.resume is not None)
         record = RunRecord("collect", config, config.seed)
         with Store.open(folder / "trajectories", writing=True) as store, record_run(folder, record):
             score_by_id = {stored.id: stored.score for stored in store.trajectories()}

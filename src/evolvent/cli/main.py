@@ -20,12 +20,13 @@ from evolvent import __version__
 from evolvent.cli.console import open_console
 from evolvent.cli.parsing import choose_verb
 from evolvent.cli.registry import require_train_extra
-from evolvent.errors import ConfigError, EvolventError, Problem, boundary
+from evolvent.errors import ConfigError, EvolventError, Problem, user_boundary
 from evolvent.logs import FORMAT_VARIABLE, configure, find_secrets, hide_secrets
 from evolvent.view.escape import show_hidden
 
 __all__ = ["VERBS", "main"]
 
+_FAULT = "a fault of evolvent itself (--debug shows where)"
 VERBS = {
     "evolve": "clone experts, explore, keep successes, learn, evaluate (AgentEvol)",
     "collect": "play tasks with a policy, an expert or at random; store episodes",
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure(os.environ)
     console, error_console = open_console(), open_console(stderr=True)
     try:
-        with _exit_on_sigterm(), boundary(EvolventError, "a fault of evolvent itself (--debug shows where)"):
+        with _exit_on_sigterm(), user_boundary(EvolventError, _FAULT):
             code = _run_quietly(arguments, console)
     except EvolventError as error:
         if is_debug:
@@ -127,6 +128,8 @@ def _format_usage() -> str:
 
 
 def _format_error(error: EvolventError) -> str:
+    if error.what.startswith(f"{_FAULT} at "):  # the innermost line outside of packages is the user's
+        return "error: " + show_hidden(f"your code failed at {error.what.removeprefix(f'{_FAULT} at ')}")
     if isinstance(error, ConfigError) and len(error.problems) > 1:
         lines = "\n".join(f"  {show_hidden(str(problem))}" for problem in error.problems)
         return f"error: {len(error.problems)} problems\n{lines}"

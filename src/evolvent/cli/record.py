@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -19,9 +19,10 @@ from evolvent.config import Config, as_dict, redact, to_toml
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors, write_atomic
 from evolvent.logs import log_run
+from evolvent.run import changed_code, record_code, world_code
 from evolvent.view.escape import show_hidden
 
-__all__ = ["RUNS", "RunRecord", "choose_run_folder", "collect_versions", "record_run"]
+__all__ = ["RUNS", "RunRecord", "check_code", "choose_run_folder", "collect_versions", "record_run"]
 
 RUNS = Path("runs")
 State = Literal["running", "finished", "interrupted", "failed"]
@@ -87,6 +88,21 @@ def collect_versions() -> dict[str, str]:
         except PackageNotFoundError:
             version_by_name[name] = "not installed"
     return version_by_name
+
+
+def check_code(folder: Path, worlds: Mapping[str, object], *, is_resumed: bool) -> None:
+    """Records the digests of the user's worlds and rewards in a run folder; of a resumed run it compares them.
+
+    Raises:
+        ConfigError: code that changed: new episodes would be mixed with earlier ones of other rules.
+    """
+    code = world_code(worlds)
+    changed = changed_code(folder, code) if is_resumed else []
+    if changed:
+        message = f"the code of {', '.join(changed)} has changed since {folder} began"
+        hint = "start a new run; its episodes would be mixed with those of the earlier code"
+        raise ConfigError([Problem("--resume", message, hint)])
+    record_code(folder, code)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
-from evolvent.run import Evaluation, Run
+from evolvent.run import Evaluation, Run, world_code
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.scale.ray_backend import RayBackend
 from evolvent.view import report
@@ -128,13 +128,19 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
     )
     progress = Progress(console, setup.plan)
     progress_backend: ProgressBackend[Policy] = ProgressBackend(backend, progress)
-    with Run(setup.folder, progress_backend, seed=setup.record.seed) as run:
+    code = world_code(setup.worlds)
+    tell = partial(_print_line, console)
+    with Run(setup.folder, progress_backend, seed=setup.record.seed, code=code, tell=tell) as run:
         run.observe(partial(write_report, setup.folder))
         try:
             with record_run(setup.folder, setup.record), progress:
                 yield run
         finally:
             write_report(setup.folder)
+
+
+def _print_line(console: Console, line: str) -> None:
+    console.print(show_hidden(line), soft_wrap=True, highlight=False)
 
 
 def write_report(folder: Path) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from evolvent.cli.record import RUNS
 from evolvent.cli.tracking import run_track
 from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown_name_problem
 from evolvent.files import atomic_writer, disk_errors
+from evolvent.rollout.episode import FailureCounts
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
 from evolvent.view.escape import clip, show_hidden
@@ -234,7 +236,10 @@ def _run_show(argv: Sequence[str], console: Console) -> int:
     for name, text in _describe_training(args.run):
         console.print(f"{name:8} {show_hidden(text)}", soft_wrap=True)
     counts: dict[tuple[str, ...], Counter[str]] = {}
+    returns: dict[tuple[str, ...], list[float]] = {}
+    failures = FailureCounts()
     for trajectory in _read_episodes(args.run):
+        failures.record(trajectory)
         stage, slash, _ = trajectory.id.rpartition(f"/{trajectory.task.id}")
         task = trajectory.task
         stage = stage.partition("/")[0]  # iterations of a practice are one stage
@@ -242,12 +247,16 @@ def _run_show(argv: Sequence[str], console: Console) -> int:
         count = counts.setdefault(panel_key, Counter())
         count.update(episodes=1, steps=len(trajectory.steps), tokens=trajectory.count_generated_tokens())
         count.update({f"success {trajectory.success}": 1})
-    columns = ("stage", "panel", "played", "success", "steps", "tokens")
+        if trajectory.score.raw is not None:
+            returns.setdefault(panel_key, []).append(trajectory.score.raw)
+    has_returns = any(len({*values, 0.0, 1.0}) > 2 for values in returns.values())  # these say more than success
+    columns = ("stage", "panel", "played", "success", *(("return",) if has_returns else ()), "steps", "tokens")
     rows = [
         (
             *panel_key,
             count["episodes"],
             format_rate(count["success True"] / scored) if (scored := _count_scored(count)) else "-",
+            *([f"{fmean(returns[panel_key]):.3f}" if panel_key in returns else "-"] if has_returns else []),
             count["steps"],
             count["tokens"],
         )
@@ -257,6 +266,7 @@ def _run_show(argv: Sequence[str], console: Console) -> int:
     unscored = sum(count["success None"] for count in counts.values())
     if unscored:
         console.print(f"{unscored} of them not scored")
+        console.print(show_hidden(failures.describe()), soft_wrap=True)
     return 0
 
 

@@ -22,7 +22,7 @@ from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.progress import PlannedStage, Progress
 from evolvent.cli.prompt_data import print_world_notes
 from evolvent.cli.prompting import fill_history, load_prompted_worlds
-from evolvent.cli.record import RunRecord, choose_run_folder, record_run
+from evolvent.cli.record import RunRecord, check_code, choose_run_folder, record_run
 from evolvent.cli.run_setup import write_report
 from evolvent.cli.search_setup import SearchPlayerFactory, SearchSetupConfig, open_search_policies
 from evolvent.cli.settings import Command, parse_command
@@ -222,6 +222,7 @@ def run(argv: Sequence[str], console: Console) -> int:
             )
         config = fill_history(config, player_factory.policy, console)
         folder = args.resume or choose_run_folder("search", config.output_dir)
+        check_code(folder, worlds_by_name, is_resumed=args.resume is not None)
         rows = _search_batches(
             config, folder, console, batches=batches, worlds_by_name=worlds_by_name, player_factory=player_factory
         )

@@ -12,11 +12,13 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
+from evolvent.agents.plain import Expert
 from evolvent.cli.console import format_rate, render_table
 from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
 from evolvent.cli.registry import describe_worlds, load_world
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
-from evolvent.trajectory import Task, Value
+from evolvent.rollout.episode import FailureCounts, collect
+from evolvent.trajectory import Start, Task, Value
 from evolvent.view.escape import show_hidden
 from evolvent.worlds.base import SPLITS, Info, World
 
@@ -76,8 +78,15 @@ def _run_show(argv: Sequence[str], console: Console) -> int:
     expert = selected_world.expert(task)
     console.print(f"the first {task.tier} {task.split} task:")
     console.print(show_hidden(str(observation)))
-    if expert is not None:
-        console.print("solved by: " + "; ".join(map(show_hidden, expert)))
+    if expert is None:
+        return 0
+    (episode,) = collect(
+        {selected_world.name: selected_world}, [Start(task)], Expert(), engine=None, failures=FailureCounts()
+    )
+    if episode.failure is not None:
+        console.print(show_hidden(f"its expert cannot play it: {episode.failure}"), soft_wrap=True)
+        return 1
+    console.print("solved by: " + "; ".join(map(show_hidden, expert)))
     return 0
 
 

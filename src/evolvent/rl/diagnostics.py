@@ -276,6 +276,7 @@ def measure_episodes(trajectories: Sequence[Trajectory], report: RolloutReport) 
     if scored:
         rates["return"] = float(np.mean([score.raw for score in scored if score.raw is not None]))
         rates["success"] = sum(score.success is True for score in scored) / len(scored)
+        rates["paid_only"] = 0.0 if rates["success"] else sum((score.raw or 0.0) > 0 for score in scored) / len(scored)
     return rates
 
 

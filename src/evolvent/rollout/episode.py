@@ -33,9 +33,8 @@ from evolvent.errors import (
     EvolventError,
     Problem,
     StepTimeout,
-    boundary,
-    find_location,
     unknown_name_problem,
+    user_boundary,
 )
 from evolvent.logs import set_episode
 from evolvent.trajectory import (
@@ -69,6 +68,7 @@ __all__ = [
 
 _RECORDED_NOTES = ("problem", "rewards", "tool_problem")  # of worlds of prompts, as JSON values
 _MAX_REASONS = 3  # that a warning names
+_PLACE = re.compile(r" at \S+:\d+")  # of the user's code
 _MAX_PARENTS = 1024  # parents whose snapshots are kept
 
 
@@ -155,7 +155,8 @@ class FailureCounts:
         reasons = [f"{count} x {self.examples[reason]}" for reason, count in self.by_reason.most_common(_MAX_REASONS)]
         others = len(self.by_reason) - len(reasons)
         total = f"{sum(self.by_reason.values())} of {self.episodes} episodes could not be scored"
-        return f"{total}: {'; '.join(reasons)}{f'; and {others} other reasons' if others else ''}"
+        action = ". Fix that line and start again" if any(map(_PLACE.search, reasons)) else ""
+        return f"{total}: {'; '.join(reasons)}{f'; and {others} other reasons' if others else ''}{action}"
 
 
 def check_branches(starts: Sequence[Start], origins: BranchOrigins) -> None:
@@ -256,20 +257,12 @@ def _call_env(
     parse: Callable[[Any], Any] | None = None,
 ) -> Generator[Sequence[Ask | BlockingCall], Sequence[Answer], Any]:
     """Runs a call of an environment: directly, or off the driver's thread with a deadline where the world may block."""
-    activity = f"world {session.world.name!r} failed in {operation}"
-    try:
-        with boundary(EnvLost, activity):
-            if session.world.run_in_thread:
-                (answer,) = yield (BlockingCall(partial(session.run, call), timeout_s),)
-            else:
-                answer = call()
-            return answer if parse is None else parse(answer)
-    except EnvLost as error:
-        cause = error.__cause__
-        place = "" if cause is None or not error.what.startswith(f"{activity}: ") else find_location(cause)
-        if not place:
-            raise
-        raise EnvLost(f"{activity} at {place}: {type(cause).__name__}: {cause}") from cause
+    with user_boundary(EnvLost, f"world {session.world.name!r} failed in {operation}"):
+        if session.world.run_in_thread:
+            (answer,) = yield (BlockingCall(partial(session.run, call), timeout_s),)
+        else:
+            answer = call()
+        return answer if parse is None else parse(answer)
 
 
 def _check_observation(observation: object, info: object) -> tuple[Value, Info]:
@@ -451,7 +444,7 @@ def _play_steps(setup: _EpisodeSetup, *, name: str) -> Job[Trajectory]:
             if terminated or truncated:
                 ended_by = "world" if terminated else "horizon"
                 break
-        with boundary(EnvLost, f"world {world.name!r} failed in score"):
+        with user_boundary(EnvLost, f"world {world.name!r} failed in score"):
             score = world.score([*first.rewards, *(step.reward for step in steps)], info)
     except EvolventError as problem:
         ended_by, error = (

@@ -10,7 +10,7 @@ from random import Random
 from evolvent.agents.plain import Expert
 from evolvent.errors import ConfigError
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.rollout.episode import collect
+from evolvent.rollout.episode import FailureCounts, collect
 from evolvent.trajectory import Start, Task, Trajectory, sample_seed
 from evolvent.worlds.base import SupportsRenaming, World
 
@@ -95,13 +95,23 @@ def collect_demonstrations(
             if isinstance(world, SupportsRenaming):
                 task_variants += [world.rename(task, Random(sample_seed(seed, task.id, n))) for n in range(1, namings)]
     starts = [Start(task) for task in dict.fromkeys(task_variants)]
+    failures = FailureCounts()
     episodes = collect(
-        worlds_by_name, starts, Expert(), engine=None, seed=seed, name=lambda s: f"demonstration/{s.task.id}"
+        worlds_by_name,
+        starts,
+        Expert(),
+        engine=None,
+        seed=seed,
+        name=lambda s: f"demonstration/{s.task.id}",
+        failures=failures,
     )
     episodes_by_task = {trajectory.task.id: trajectory for trajectory in episodes}
     failed = [trajectory.id for trajectory in episodes_by_task.values() if not trajectory.success]
     if failed:
         raise ConfigError(
-            "demonstrations did not succeed", value=failed[:5], expected="an expert that solves all tasks"
+            "demonstrations did not succeed",
+            value=f"{len(failed)} of {len(episodes_by_task)}, such as {failed[0]}",
+            expected="an expert that solves all tasks",
+            hint=failures.describe() or None,
         )
     return [episodes_by_task[start.task.id] for start in starts]

@@ -85,7 +85,6 @@ __all__ = [
     "log_search",
     "next_prompt",
     "save_credit",
-    "world_fingerprints",
 ]
 
 
@@ -411,14 +410,19 @@ class LocalBackend:
                 train = train.model_copy(update={"lr": config.critic_lr})
             return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=self.optimizer)
 
+        train_config = self._rl_train_config(policy)
+
         def log(row: Mapping[str, Any]) -> None:
             for name in self._trained:
                 self._trained[name] += int(row.get(name, 0))
+            if train_config.warmup_steps and "lr" in row:
+                row = {**row, "lr_reached": min(1.0, int(row["updates"]) / train_config.warmup_steps)}
             stage.log(row)
             is_last = row.get("kind") == "practise" and row.get("step") == config.iterations
-            description = self.failures.describe() if is_last and self._tells_failures else ""
-            if description:
+            if is_last and self._tells_failures and (description := self.failures.describe()):
                 _log.warning("%s", description)
+            if is_last:
+                _warn_of_short_training(train_config, int(row.get("updates", 0)))
 
         def show(row: Mapping[str, Any]) -> None:
             save_credit(stage.folder.parents[1] / "credit.json", {"stage": stage.name, "arm": stage.arm, **row})
@@ -574,8 +578,6 @@ class LocalBackend:
             if isinstance(world.instructions, Instructions)
         }
         acting += f" {canonical_json(prompts)}" if prompts else ""
-        fingerprints = world_fingerprints(self.worlds)
-        acting += f" {canonical_json(fingerprints)}" if fingerprints else ""
         values = (
             max_tokens,
             self.history.name,
@@ -583,7 +585,6 @@ class LocalBackend:
             self.restrict_to_admissible,
             self.action_level,
             *([prompts] if prompts else []),
-            *([fingerprints] if fingerprints else []),  # an edited reward, tool or row is another stage
         )
         train = self.train or TrainConfig()
         learning = (self.rl_train or self.train or RL_TRAIN, self.optimizer)
@@ -638,10 +639,12 @@ def _pretrained_facts(policy: Policy) -> ModelFacts | None:
     return facts if facts.is_pretrained else None
 
 
-def world_fingerprints(worlds: Mapping[str, World]) -> dict[str, str]:
-    """Returns the digests of worlds that are made of a user's functions and rows, by name."""
-    fingerprints = {name: getattr(world, "fingerprint", None) for name, world in sorted(worlds.items())}
-    return {name: str(value) for name, value in fingerprints.items() if value is not None}
+def _warn_of_short_training(config: TrainConfig, updates: int) -> None:
+    """Tells that the learning rate never reached its value, because the warm-up was longer than the training."""
+    if 0 < updates < config.warmup_steps:
+        reached = f"{updates / config.warmup_steps:.0%} of {config.lr:g}"
+        warmup = f"warm-up takes {config.warmup_steps} updates, and there were {updates}"
+        _log.warning("the learning rate only reached %s: %s. Lower warmup_steps, or train longer", reached, warmup)
 
 
 def log_search(folder: Path, outcome: SearchOutcome) -> None:
@@ -714,4 +717,4 @@ def local_run(
         max_tokens,
         placement=Placement(device, context=context),
     )
-    return Run(Path(folder), backend, seed=seed, settings=backend.settings())
+    return Run(folder, backend, seed=seed, settings=backend.settings())

@@ -123,14 +123,12 @@ def train_grpo(
     )
     backend.console, backend.num_iterations = console, config.practice.iterations
     console.print(world.describe())
-    with Run(Path(folder), backend, seed=seed, settings=backend.settings()) as run:
+    with Run(folder, backend, seed=seed, settings=backend.settings(), tell=console.print) as run:
         arm = run.arm("grpo")
         before = arm.evaluate(policy, 0)
         trained = grpo(policy, world.tasks("train", world.tiers[0]), config=config, run=arm)
         after = arm.evaluate(trained, config.practice.iterations)
         trained.save(run.folder / "model")
-        if run.reused_stages:
-            console.print(f"read from the earlier run in {folder}, not done again: {', '.join(run.reused_stages)}")
         _write_report(run.folder)
         for line in (*_describe_results(before, after), *filter(None, [backend.failures.describe()])):
             console.print(line)

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from evolvent.engine.asks import Answer, Ask, BlockingCall, Job, RoutedAsk
-from evolvent.errors import ConfigError, EnvLost, EvolventError, ScoringError, StepTimeout, boundary
+from evolvent.errors import ConfigError, EnvLost, EvolventError, ScoringError, StepTimeout, user_boundary
 from evolvent.search.budgeted import request_in_parts
 from evolvent.search.drive import fit_to_budget, run_search
 from evolvent.search.isolation import IsolatedAsker, is_recoverable
@@ -81,7 +81,7 @@ class EnvSession:
             env_holder.end()
 
     def _call_env(self, call: Callable[[Env], EnvMoment], operation: str, timeout_s: float) -> Stepping:
-        with boundary(EnvLost, f"world {self._world.name!r} failed in {operation}"):
+        with user_boundary(EnvLost, f"world {self._world.name!r} failed in {operation}"):
             if not self._world.run_in_thread:
                 return self._run(call, self._turn)
             try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from evolvent.engine.asks import Answer, Ask, BlockingCall, RoutedAsk
-from evolvent.errors import EnvLost, EvolventError, ScoringError, boundary
+from evolvent.errors import EnvLost, EvolventError, ScoringError, user_boundary
 from evolvent.trajectory import Score, Task, unscored
 from evolvent.worlds.base import Info, Limits, World
 
@@ -62,7 +62,7 @@ def call_world(
     world: World, call: Callable[[], T]
 ) -> Generator[Sequence[Ask | RoutedAsk | BlockingCall], Sequence[Answer], T]:
     """Runs a call of a world, off the driver's thread where it may block."""
-    with boundary(EnvLost, f"world {world.name!r} failed"):
+    with user_boundary(EnvLost, f"world {world.name!r} failed"):
         if not world.run_in_thread:
             return call()
         answers = yield (BlockingCall(call, Limits().step_s),)

@@ -87,7 +87,8 @@ class StageRow:
 class Result:
     """One evaluated panel of `results.jsonl`. A mean is None (withheld) where episodes had errors.
 
-    `outcomes` holds (task id, kind, success), with success None where the episode could not be scored.
+    `outcomes` holds (task id, kind, success), with success None where the episode could not be scored. `mean_return` is
+    the mean of the rewards, where these say more than success.
     """
 
     stage: str
@@ -104,6 +105,7 @@ class Result:
     generated: int | None
     computed: int | None
     outcomes: tuple[tuple[str, str, float | None], ...]
+    mean_return: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +361,7 @@ def _parse_result(row: Mapping[str, Any]) -> Result | None:
         as_count(row.get("generated")),
         as_count(row.get("computed")),
         outcomes,
+        as_number(row.get("mean_return")),
     )
 
 

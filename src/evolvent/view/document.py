@@ -225,11 +225,14 @@ def _problem_key(file: SearchTreeFile) -> tuple[str, str, bool, str, int]:
 _SHADE_PROBABILITIES = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a token changes
 
 
-def report(run: Path, output_path: Path) -> None:
+def report(run: Path | str, output_path: Path | str | None = None) -> None:
     """Writes the report of the run directory `run` to the file `output_path`, whole or not at all.
 
     The run may still be going on: what is there is shown.
 
+    Args:
+        run: directory of the run.
+        output_path: file to write; None: `report.html` in the directory.
     Raises:
         ConfigError: the directory is missing. StoreError: a file cannot be read or written.
 
@@ -239,7 +242,8 @@ def report(run: Path, output_path: Path) -> None:
     >>> (folder / "report.html").read_text(encoding="utf-8")[:15]
     '<!doctype html>'
     """
-    write_atomic(output_path, page(read_run(run)))
+    folder = Path(run)
+    write_atomic(Path(output_path or folder / "report.html"), page(read_run(folder)))
 
 
 def page(data: ReportData) -> str:

@@ -106,6 +106,24 @@ SIGNS: tuple[Sign, ...] = (
         "raise max_tokens, or reward short replies",
     ),
     Sign(
+        "paid_only",
+        "episodes that earn a reward without a success, where none succeeds",
+        0.9,
+        "above",
+        True,
+        "the reward has no success that is ever met: look at the mean return",
+        "set success_at, or the highest reward_range that an episode can earn",
+    ),
+    Sign(
+        "lr_reached",
+        "learning rate reached so far, of its value",
+        0.99,
+        "below",
+        True,
+        "the warm-up is longer than the training",
+        "lower train.warmup_steps, or train longer",
+    ),
+    Sign(
         "stale", "episodes of too old a policy", 0.2, "above", True, "collected work is thrown away", "allow more lag"
     ),
     Sign(
@@ -356,10 +374,11 @@ def build_verdict(success: Trend | None, returned: Trend | None, readings: Seque
 
 def _judge_learning(success: Trend | None, returned: Trend | None) -> tuple[bool, str]:
     """Returns whether there is nothing to worry about, and a sentence."""
-    is_return_rising = (
-        success is not None and returned is not None and (success.course, returned.course) == ("stayed", "rose")
-    )
-    kind, shown_trend = ("success", success) if success is not None and not is_return_rising else ("return", returned)
+    is_return_shown = success is None
+    if success is not None and returned is not None:
+        is_never_met = success.first == success.last == 0.0 and returned.last != 0.0
+        is_return_shown = is_never_met or (success.course, returned.course) == ("stayed", "rose")
+    kind, shown_trend = ("return", returned) if is_return_shown else ("success", success)
     if shown_trend is None:
         return False, "Nothing says whether it learns: no iteration has a success or a return."
     name = "success in practice" if kind == "success" else "the return in practice"

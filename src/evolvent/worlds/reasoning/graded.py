@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evolvent.errors import WorldError, boundary
+from evolvent.errors import WorldError, user_boundary
 from evolvent.grade.base import Grade, Grader
 from evolvent.grade.maths import MathsGrader
 from evolvent.trajectory import Task
@@ -56,7 +56,7 @@ class Graded(Maths):
         return self._call_grader(response, question.answer)
 
     def _call_grader(self, response: str, gold: str) -> Grade:
-        with boundary(WorldError, f"the grader of {self.name} failed", gold=gold):
+        with user_boundary(WorldError, f"the grader of {self.name} failed", gold=gold):
             verdict = self._judge(response, gold)
         if not isinstance(verdict, Grade):
             raise WorldError(f"the grader of {self.name} did not return a Grade", value=type(verdict).__name__)
