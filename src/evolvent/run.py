@@ -681,6 +681,8 @@ def _result_line(stage: RunStage, row: Evaluation) -> dict[str, Json]:
     values = {name: getattr(row, name) for name in Evaluation.__slots__}
     if row.mean_return is None:
         del values["mean_return"]
+    if not row.metrics:
+        del values["metrics"]
     return {"stage": stage.name, "arm": stage.arm, "round": stage.round, **values}
 
 

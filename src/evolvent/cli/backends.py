@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
@@ -40,6 +41,13 @@ class BackendConfig(Config):
         return backend
 
 
+def _locate_file(name: str) -> str:
+    """Returns the name of a file's world with its absolute path: players run in other folders."""
+    from evolvent.cli.registry import is_world_file
+
+    return str(Path(name).resolve()) if is_world_file(name) else name
+
+
 @contextmanager
 def open_cluster_players(
     backend: str,
@@ -69,6 +77,7 @@ def open_cluster_players(
     from evolvent.cli.registry import require_train_extra
 
     require_train_extra("playing on a cluster")
+    world_names = [_locate_file(name) for name in world_names]
     from evolvent.scale.ray_players import WorldFactory, open_players
 
     world_factory = (

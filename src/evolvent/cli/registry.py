@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evolvent.cli.prompt_data import load_module
 from evolvent.cli.world_registry import EMBEDDED
 from evolvent.errors import (
     ConfigError,
@@ -18,6 +20,7 @@ from evolvent.errors import (
     WorldError,
     boundary,
     unknown_name_problem,
+    user_boundary,
 )
 from evolvent.models.placement import Placement
 from evolvent.plugins import describe_origin, installed_plugins
@@ -32,11 +35,14 @@ __all__ = [
     "ALL_WORLDS",
     "POLICIES",
     "describe_worlds",
+    "is_world_file",
     "load_world",
+    "load_world_file",
     "load_worlds",
     "require_train_extra",
     "resolve_model_folder",
     "resolve_policy",
+    "unknown_world_problem",
 ]
 
 _log = logging.getLogger(__name__)
@@ -89,17 +95,19 @@ def describe_worlds() -> dict[str, str]:
 
 
 def load_world(name: str) -> World:
-    """Loads the world of a name: embedded (`crafting`, `crafting:1`, `textcraft:FOLDER`, ...) or of an installed
-    package.
+    """Loads the world of a name: embedded (`crafting`, `crafting:1`, `textcraft:FOLDER`, ...), of an installed
+    package, or of a Python file (`game.py:MyGame`).
 
     Raises:
         ConfigError: an unknown world, or an option that it does not take.
         WorldError: a package's world that cannot be loaded; the message names it.
     """
+    if is_world_file(name):
+        return load_world_file(name)
     base, colon, option = name.partition(":")
     entry_points = {} if base in EMBEDDED else _installed_worlds()
     if base not in EMBEDDED and base not in entry_points:
-        raise ConfigError([unknown_name_problem("world", name, describe_worlds())])
+        raise ConfigError([unknown_world_problem(name, describe_worlds())])
     if colon and (base in entry_points or not EMBEDDED[base][1]):
         raise ConfigError([Problem(name, f"world {base!r} does not take an option, got {option!r}", f"use {base!r}")])
     if base in EMBEDDED:
@@ -112,6 +120,59 @@ def load_world(name: str) -> World:
         loaded = point.load()
         loaded = loaded() if callable(loaded) else loaded
     return _check_world(base, loaded)
+
+
+def is_world_file(name: str) -> bool:
+    """Returns whether a name means a Python file of the user: `game.py` or `game.py:MyGame`.
+
+    >>> is_world_file("game.py:MyGame"), is_world_file("crafting:1")
+    (True, False)
+    """
+    return name.endswith(".py") or ".py:" in name
+
+
+def unknown_world_problem(name: str, names: Iterable[str]) -> Problem:
+    """Returns the problem of an unknown world; it names the form of a file where there is one of that name."""
+    problem = unknown_name_problem("world", name, names)
+    file = f"{name.partition(':')[0]}.py"
+    return replace(problem, hint=f"for the world of a file write {file}:CLASS") if Path(file).is_file() else problem
+
+
+def load_world_file(name: str) -> World:
+    """Loads the world of `FILE.py:NAME`: a class, a function that returns a world, or a world.
+
+    `FILE.py` alone means the one world that the file defines.
+
+    Raises:
+        ConfigError: a file that cannot be loaded, an unknown name, or something that is not a world; one sentence.
+    """
+    path, _, member = name.partition(".py:") if ".py:" in name else (name.removesuffix(".py"), "", "")
+    path = f"{path}.py"
+    module = load_module(Path(path))
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_") and getattr(value, "__module__", type(value).__module__) == module.__name__
+    }
+    if not member:
+        worlds = [key for key, value in own.items() if isinstance(value, type) and hasattr(value, "tasks")]
+        if len(worlds) != 1:
+            found = ", ".join(worlds or own) or "none"
+            raise ConfigError([Problem(path, f"which world of the file is meant? It defines: {found}", f"{path}:NAME")])
+        member = worlds[0]
+    if not hasattr(module, member):
+        raise ConfigError([unknown_name_problem("world", member, own, location=path)])
+    value = getattr(module, member)
+    if isinstance(value, type) and (missing := sorted(getattr(value, "__abstractmethods__", ()))):
+        raise ConfigError([Problem(path, f"{member} is not a whole world", f"define {', '.join(missing)}")])
+    with user_boundary(WorldError, f"{path}: {member} cannot be made"):
+        loaded = value() if callable(value) else value
+    missing = [part for part in _WORLD_MEMBERS if not hasattr(loaded, part)]
+    if missing:
+        hint = "subclass evolvent.TextWorld" if "tasks" in missing else f"define {', '.join(missing)}"
+        raise ConfigError([Problem(path, f"{member} is not a world: it lacks {', '.join(missing[:4])}", hint)])
+    world: World = loaded
+    return world
 
 
 def _check_world(name: str, loaded: World) -> World:

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from rich.console import Console
 
 from evolvent.cli.prompt_data import DATA_OPTIONS, data_preset, takes_data, world_of_options
-from evolvent.cli.registry import describe_worlds
+from evolvent.cli.registry import describe_worlds, is_world_file, unknown_world_problem
 from evolvent.config import Config, list_settings, present_path, resolve, to_toml
 from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
 from evolvent.models.placement import DEFAULT_CONTEXT, DEVICE_PATTERN, DtypeName, Placement
@@ -37,16 +37,18 @@ _COMMAND_OPTIONS = ("--preset", "--config", "--resume")
 class WorldsConfig(Config):
     """A configuration with worlds: their names are checked with all other settings, before anything is built."""
 
-    worlds: tuple[str, ...] = Field(default=("crafting", "lookup"), description="the worlds to act in")
+    worlds: tuple[str, ...] = Field(
+        default=("crafting", "lookup"), description="the worlds to act in; FILE.py:CLASS for one of your own"
+    )
 
     @field_validator("worlds")
     @classmethod
     def _check_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         descriptions = {**describe_worlds(), "all": "every embedded world"}
         problems = [
-            unknown_name_problem("world", name, descriptions)
+            unknown_world_problem(name, descriptions)
             for name in names
-            if name.partition(":")[0] not in descriptions
+            if name.partition(":")[0] not in descriptions and not is_world_file(name)
         ]
         if problems:
             raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in problems))

@@ -122,6 +122,8 @@ def _run_play(argv: Sequence[str], console: Console) -> int:
     is_over = False
     while not is_over and len(rewards) < selected_world.horizon:
         console.print(show_hidden(str(observation)))
+        if "image" in info:
+            console.print(show_hidden(str(info["image"])))
         action = _read_line(console)
         if action is None:
             console.print("ended before the end of the episode")

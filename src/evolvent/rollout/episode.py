@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 
-_RECORDED_NOTES = ("problem", "rewards", "tool_problem")  # of worlds of prompts, as JSON values
+_RECORDED_NOTES = ("problem", "rewards", "tool_problem", "metrics", "image")  # of worlds, as JSON values
 _MAX_REASONS = 3  # that a warning names
 _PLACE = re.compile(r" at \S+:\d+")  # of the user's code
 _MAX_PARENTS = 1024  # parents whose snapshots are kept

@@ -28,7 +28,7 @@ class Evaluation:
     episodes' rewards where these say more than success does; None: they are 1 for a success and 0 otherwise.
 
     Of `replies` in all, `invalid` were not actions of the world; `invalid_texts` holds the most frequent of them, with
-    their counts.
+    their counts. `metrics` holds means of the world's own numbers at the end of an episode, by name.
     """
 
     world: str
@@ -47,6 +47,7 @@ class Evaluation:
     invalid: int = 0
     invalid_texts: tuple[tuple[str, int], ...] = ()
     mean_return: float | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def from_row(cls, row: JsonObject) -> Evaluation:
@@ -54,6 +55,7 @@ class Evaluation:
         values = {name: row[name] for name in cls.__slots__ if name in row}  # older rows count no replies
         values["outcomes"] = tuple((task, kind, success) for task, kind, success in row["outcomes"])
         values["invalid_texts"] = tuple((text, count) for text, count in row.get("invalid_texts", ()))
+        values["metrics"] = tuple((name, value) for name, value in row.get("metrics", ()))
         return cls(**values)
 
 
@@ -115,6 +117,7 @@ def summarize_outcomes(trajectories: Iterable[Trajectory], *, computed: int = 0)
                 replies=sum(len(t.steps) for t in panel),
                 **_count_invalid_replies(panel),
                 mean_return=_mean_return(panel),
+                metrics=_mean_metrics(panel),
             )
         )
     return rows
@@ -137,6 +140,17 @@ def _mean_return(panel: Sequence[Trajectory]) -> float | None:
     returns = [trajectory.score.raw for trajectory in panel if trajectory.score.raw is not None]
     says_more = any(trajectory.score.raw != float(bool(trajectory.success)) for trajectory in panel)
     return float(np.mean(returns)) if says_more and len(returns) == len(panel) else None
+
+
+def _mean_metrics(panel: Sequence[Trajectory]) -> tuple[tuple[str, float], ...]:
+    """Returns the mean of each number that the world notes (`metrics`), of its last note in each episode."""
+    values: dict[str, list[float]] = {}
+    for trajectory in panel:
+        notes = [step.info["metrics"] for step in trajectory.steps if isinstance(step.info.get("metrics"), Mapping)]
+        for name, value in (notes[-1] if notes else {}).items():
+            if isinstance(value, int | float):
+                values.setdefault(str(name), []).append(float(value))
+    return tuple((name, float(np.mean(numbers))) for name, numbers in values.items())
 
 
 def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[int], str]) -> dict[str, object]:

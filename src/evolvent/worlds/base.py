@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from evolvent.errors import (
     ConfigError,
@@ -34,6 +34,7 @@ from evolvent.errors import (
     InvalidAction,
     SessionGone,
     VersionMismatch,
+    WorldError,
     boundary,
     unknown_name_problem,
 )
@@ -148,7 +149,10 @@ Reply = tuple[Value, float, bool, bool, Info]
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[str, ...] = ("train", "dev", "test")
 TIERS: tuple[str, ...] = ("seen", "evo", "combo", "longer")
-Play = Generator["str | tuple[str, float]", str, "float | None"]
+Turn: TypeAlias = "str | tuple[str, float] | tuple[str, float, Info]"
+"""What an episode of a `TextWorld` yields: an observation; with a reward; with a reward and notes."""
+Play = Generator[Turn, str, "float | Turn | None"]
+_NOTES = ("admissible", "metrics", "image", "invalid", "answer")  # that a turn may hold
 
 
 class _HasTask(Protocol):
@@ -327,8 +331,8 @@ class _PlayEnv:
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self._actions = []
         self._play = self._world.play(copy.deepcopy(dict(self._task.spec)))
-        observation = next(self._play)
-        return (observation if isinstance(observation, str) else observation[0]), {}
+        observation, _, info = _read_turn(next(self._play), self._world.name)
+        return observation, info
 
     def step(self, action: Value) -> Reply:
         if self._play is None:
@@ -340,9 +344,11 @@ class _PlayEnv:
             reply = self._play.send(str(action))
         except StopIteration as stop:
             self._play = None
-            return "", float(stop.value or 0.0), True, False, {}
-        observation, reward = (reply, 0.0) if isinstance(reply, str) else reply
-        return observation, reward, False, False, {}
+            is_turn = isinstance(stop.value, str | tuple)
+            observation, reward, info = _read_turn(stop.value if is_turn else ("", stop.value or 0.0), self._world.name)
+            return observation, reward, True, False, info
+        observation, reward, info = _read_turn(reply, self._world.name)
+        return observation, reward, False, False, info
 
     def snapshot(self) -> object:
         return tuple(self._actions)
@@ -362,11 +368,55 @@ class _PlayEnv:
         self._play = None
 
 
+def _read_turn(turn: object, world: str) -> tuple[str, float, Info]:
+    """Returns the observation, reward and notes of what a `play` yielded or returned.
+
+    Raises:
+        WorldError: it is neither a text nor a tuple of a text, a number and notes.
+    """
+    parts = turn if isinstance(turn, tuple) else (turn,)
+    observation, reward, info = (*parts, *("", 0.0, {})[len(parts) :])[:3]
+    is_valid = isinstance(observation, str) and isinstance(reward, int | float) and isinstance(info, Mapping)
+    if not is_valid or len(parts) > 3:
+        expected = "an observation; (observation, reward); or (observation, reward, notes)"
+        raise WorldError(f"play of world {world!r} yielded no turn", value=repr(turn), expected=expected)
+    if unknown := sorted(set(map(str, info)) - set(_NOTES)):
+        raise WorldError(f"play of world {world!r} yielded unknown notes", value=unknown, expected=", ".join(_NOTES))
+    admissible = info.get("admissible")
+    if admissible is not None and (isinstance(admissible, str) or not all(isinstance(a, str) for a in admissible)):
+        raise WorldError(f"play of world {world!r} listed actions that are not texts", value=repr(admissible))
+    return observation, float(reward), {name: list(v) if name == "admissible" else v for name, v in info.items()}
+
+
 class TextWorld(ABC):
     """Base class for short worlds: define `name`, `specs` and `play`.
 
-    `play(spec)` is a generator: it yields an observation (or an observation and a reward), receives the action, and
-    returns the last reward. The episode succeeds if the rewards add up to `reward_range[1]`.
+    `play(spec)` is a generator: it yields a turn, receives the action, and returns the last reward or turn. A turn is
+    an observation; an observation and a reward; or an observation, a reward and notes about the state:
+
+    - `admissible`: the legal actions, where they are finite. Agents that choose among actions need them.
+    - `metrics`: numbers by name, such as `{"distance": 3}`. Evaluations have their means at the end of episodes.
+    - `image`: the state drawn as text, for people: `evolvent worlds play` shows it, and no agent reads it.
+    - `invalid`: True where the last action was not possible.
+
+    The episode succeeds if the rewards add up to `reward_range[1]`.
+
+    >>> class Walk(TextWorld):
+    ...     name = "walk"
+    ...     def specs(self):
+    ...         return [{"goal": goal} for goal in range(1, 40)]
+    ...     def play(self, spec):
+    ...         place = 0
+    ...         while place < spec["goal"]:
+    ...             notes = {"admissible": ["left", "right"], "metrics": {"place": place}, "image": "." * place + "@"}
+    ...             place += 1 if (yield "walk on", 0.0, notes) == "right" else -1
+    ...         return "there", 1.0
+    >>> world = Walk()
+    >>> env = world.make(Task("walk", "1", {"goal": 1}))
+    >>> env.reset()
+    ('walk on', {'admissible': ['left', 'right'], 'metrics': {'place': 0}, 'image': '@'})
+    >>> env.step("right")
+    ('there', 1.0, True, False, {})
     """
 
     name: str
