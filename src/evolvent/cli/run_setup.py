@@ -185,9 +185,7 @@ def print_results(console: Console, rows: Sequence[Evaluation]) -> None:
     for row in rows:
         if row.metrics:
             means = ", ".join(f"{name} {value:.3g}" for name, value in row.metrics)
-            console.print(
-                show_hidden(f"{row.world} {row.tier}, mean at the end: {means}"), soft_wrap=True
-            )
+            console.print(show_hidden(f"{row.world} {row.tier}, mean at the end: {means}"), soft_wrap=True)
     for line in _describe_invalid_replies(rows):
         console.print(show_hidden(line), soft_wrap=True)
 
