@@ -18,6 +18,7 @@ from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks, vocab_entropy, 
 from evolvent.learn.parallel.ranks import vocab_logprobs as target_logprobs
 from evolvent.learn.token_sequences import Batch, TokenSequence, block_mask, collate_packed, collate_padded
 from evolvent.models.cpu_linear import linear_by_onednn
+from evolvent.models.defaults import MIN_PRETRAINED
 from evolvent.trajectory import sample_seed
 
 if TYPE_CHECKING:
@@ -267,7 +268,9 @@ def _compute_logits(
     model: PreTrainedModel, batch: Batch, head: _TargetHead, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
 ) -> Tensor:
     autocast = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
-    with autocast, linear_by_onednn(model), head.attached_to(model.get_output_embeddings()):
+    num_weights = sum(weight.numel() for weight in model.parameters())
+    fast_linear = linear_by_onednn(model) if num_weights >= MIN_PRETRAINED else nullcontext()
+    with autocast, fast_linear, head.attached_to(model.get_output_embeddings()):
         inputs = model_inputs(model, batch, hidden, explicit_positions=ranks.mesh.tp * ranks.mesh.pp > 1)
         logits: Tensor = model(**inputs, use_cache=False).logits[0]
     return logits
