@@ -97,7 +97,7 @@ class Cloud:
 
 
 def make_generators(seeds: NDArray[np.int64], counts: NDArray[np.int64], purpose: int) -> list[torch.Generator]:
-    """Creates a generator for each belief from its seed, the number of its readings and a purpose."""
+    """Creates a generator for each belief from its seed `[B]`, the number of its readings `[B]` and a purpose."""
     with np.errstate(over="ignore"):
         mixed = seeds.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + counts.astype(np.uint64) * np.uint64(16)
         mixed += np.uint64(purpose)
@@ -232,7 +232,7 @@ _ROW_AXIS = {"theta": 1, "derived": 1}
 
 
 def select_rows(cloud: Cloud, rows: NDArray[np.int64]) -> Cloud:
-    """Copies the beliefs of some rows."""
+    """Copies the beliefs of some rows, by their indices `[num_selected]`."""
     row_indices = torch.as_tensor(rows, device=cloud.log_w.device)
     selected_arrays = {
         cloud_field.name: getattr(cloud, cloud_field.name).index_select(_ROW_AXIS.get(cloud_field.name, 0), row_indices)

@@ -65,7 +65,7 @@ class Selection:
 
 
 def multiply(left: Array, right: Array) -> Array:
-    """Computes the matrix product of finite arrays.
+    """Computes the matrix product of finite arrays `[n, m]` and `[m, k]`: `[n, k]`.
 
     Kernels of OpenBLAS may raise the flag of invalid values in lanes that they pad and discard; numpy then warns of
     values that do not exist.

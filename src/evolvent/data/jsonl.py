@@ -214,16 +214,17 @@ def iterate_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> object:
     """Parses one row.
 
     Raises:
         SampleInvalid: it is not valid JSON.
     """
     try:
-        return json.loads(text)
+        row: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SampleInvalid(f"not valid JSON: {error}") from error
+    return row
 
 
 def read_json_lines(path: Path, problems: list[Problem], *, hint: str = "") -> Iterator[tuple[int, object]]:

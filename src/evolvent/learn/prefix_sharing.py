@@ -282,7 +282,7 @@ def collate_shared(
 
 
 def count_shared_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
-    """Counts the tokens that both sequences begin with."""
+    """Counts the tokens that both sequences, `[length]` each, begin with."""
     min_length = min(len(left), len(right))
     differs = left[:min_length] != right[:min_length]
     first = int(differs.argmax()) if min_length else 0

@@ -128,6 +128,10 @@ def group_siblings(solutions: Mapping[str, Solution], scores: Mapping[str, Float
     """Groups the spans that different solutions wrote after one prefix, each with its score as value.
 
     Of equal spans after one prefix there is one: its score depends on what comes before alone.
+
+    Args:
+        solutions: the solutions by name.
+        scores: by name, `[num_spans]`. The score of each span of a solution; a solution without scores is left out.
     """
     families: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[tuple[int, ...], float]] = {}
     for name, solution in solutions.items():

@@ -557,6 +557,10 @@ def is_equal_within_rounding(
 ) -> NDArray[np.bool_] | np.bool_:
     """Returns whether numbers in this range are equal up to rounding: sums of the same rewards differ with their
     order.
+
+    Args:
+        smallest: `[num_groups]` or a number. The smallest of the numbers that are compared.
+        largest: the same shape. The largest of them.
     """
     return largest - smallest <= _RELATIVE_TOLERANCE * np.maximum(np.abs(smallest), np.abs(largest))
 

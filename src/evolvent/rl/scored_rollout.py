@@ -492,7 +492,14 @@ def set_final_values(
     *,
     name: str = "values",
 ) -> RolloutBatch:
-    """Returns the batch with the values of its final observations, read at the last token of their sequences."""
+    """Returns the batch with the values of its final observations, read at the last token of their sequences.
+
+    Args:
+        batch: its `bootstrap` `[num_actions]` is replaced; actions without a final observation get 0.
+        columns: by sequence, columns `[num_targets]` by name.
+        final_sequences: by action, the index of the sequence that ends with its final observation.
+        name: the column that holds the values.
+    """
     bootstrap = np.zeros(len(batch.ended))
     for action, number in final_sequences.items():
         bootstrap[action] = columns[number][name][-1]

@@ -77,7 +77,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def parse_rows(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+def parse_rows(path: Path, parse: Callable[[JsonObject], T]) -> Iterator[T]:
     """Yields what `parse` makes of each row of a JSON-lines file; there are no rows where the file does not exist.
 
     Text after the last newline is torn (its writer was killed) and left out.

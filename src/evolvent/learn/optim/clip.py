@@ -111,7 +111,7 @@ def total_norm(
 
 
 def clip_factor(max_norm: float, norm: Tensor) -> Tensor:
-    """Computes the factor that scales gradients of this global norm to at most `max_norm`."""
+    """Computes the factor `[]` that scales gradients of this global norm `[]` to at most `max_norm`."""
     return torch.clamp(max_norm / (norm + 1e-6), max=1.0)
 
 

@@ -107,7 +107,15 @@ def disguise(data: DataSet, rng: np.random.Generator) -> DataSet:
 
 
 def deal_folds(labels: NDArray[np.int64], count: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
-    """Splits the rows into test folds: every class is dealt evenly, in its own random order."""
+    """Splits the rows into test folds: every class is dealt evenly, in its own random order.
+
+    Args:
+        labels: `[num_rows]`. The class of each row.
+        count: number of folds.
+        rng: source of the random orders.
+    Returns:
+        the ascending row indices of each fold; together they are all rows.
+    """
     fold_of_row = np.empty(len(labels), np.int64)
     start = 0
     for label in np.unique(labels):
