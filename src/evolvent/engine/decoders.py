@@ -54,7 +54,7 @@ class _LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the tokens of a forward stand.
+    """The positions of the tokens of a forward.
 
     Attributes:
         positions: `[n, q]` depths. rows: `[n]` rows of the arena. slots: `[N]` flat positions of the real tokens.
