@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -31,9 +32,11 @@ from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.log import Ledger, read_rows, read_stage_cost, write_stage_cost
 from evolvent.store.schema import INTERRUPTED, encode_trajectory
 from evolvent.store.store import Store
-from evolvent.trajectory import Json, Start, Trajectory, canonical_json, sample_seed, trajectory_name
+from evolvent.trajectory import Json, Start, Task, Trajectory, canonical_json, sample_seed, trajectory_name
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from evolvent.learn.objectives import Objective
     from evolvent.learn.token_sequences import TokenSequence
     from evolvent.reward.labelling import LabellingConfig
@@ -47,10 +50,12 @@ __all__ = [
     "Backend",
     "Evaluation",
     "FinishedTrainer",
+    "MetricsTable",
     "Run",
     "RunStage",
     "RunState",
     "changed_code",
+    "html_table",
     "record_code",
     "world_code",
 ]
@@ -59,9 +64,44 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _CODE_FILE = "code.json"  # digests of the user's code by world
 _MAX_NAMES = 8  # stages that a line names
+_MAX_HTML_ROWS = 50  # of a table in a notebook
 KEY_VERSION = 2
 """Version of the keys of finished stages: 1 hashed Python's `repr`, 2 hashes canonical JSON (`evolvent.identity`)."""
 _SAME_AS_OPTIONS = object()
+
+
+class MetricsTable(list[dict[str, Json]]):
+    """Logged numbers: a list of dicts, one a row.
+
+    >>> MetricsTable([{"step": 1, "loss": 0.5}, {"step": 2}]).to_arrow().column("loss").to_pylist()
+    [0.5, None]
+    """
+
+    def to_arrow(self) -> pa.Table:
+        """Returns the rows as an Arrow table; columns that a row lacks are null."""
+        import pyarrow as pa
+
+        names = dict.fromkeys(name for row in self for name in row)
+        return pa.table({name: [row.get(name) for row in self] for name in names})
+
+    def to_pandas(self) -> object:
+        """Returns the rows as a data frame; it needs pandas."""
+        return self.to_arrow().to_pandas()
+
+    def _repr_html_(self) -> str:
+        names = list(dict.fromkeys(name for row in self for name in row))
+        return html_table(names, [[row.get(name, "") for name in names] for row in self[-_MAX_HTML_ROWS:]])
+
+
+def html_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Returns a table for notebooks; all cells are text.
+
+    >>> html_table(["a"], [["<b>"]])
+    '<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
+    """
+    lines = ["".join(f"<th>{escape(name)}</th>" for name in names)]
+    lines += ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 @dataclass(frozen=True)
@@ -97,6 +137,7 @@ class RunState:
     reused_stages: list[str] = field(default_factory=list)
     num_earlier_stages: int = 0
     untold_stages: list[str] = field(default_factory=list)
+    arms: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -170,6 +211,8 @@ class Run(Generic[P]):
             backend's worlds. A stage that other code finished runs again, and the change is told.
         tell: receives lines for the user: which stages are read and not done again, and which code has changed; None:
             warnings of this module's logger.
+        method: what the run does, for `run.json`, from which lists and reports take name, method, state and seed; None:
+            the caller keeps that record.
     """
 
     def __init__(
@@ -181,8 +224,10 @@ class Run(Generic[P]):
         settings: Mapping[str, object] | None = None,
         code: Mapping[str, str] | None = None,
         tell: Callable[[str], None] | None = None,
+        method: str | None = None,
     ) -> None:
         folder = Path(folder)
+        self._method = method
         self._verbs, self._settings = backend, dict(settings or {})
         self._tell = tell or partial(_log.warning, "%s")
         self._arm, self._round = "evolve", 0
@@ -208,6 +253,7 @@ class Run(Generic[P]):
                     f"the code of {changed_names} has changed since the earlier run in {folder}: "
                     "stages that depend on it are done again"
                 )
+            self._record_state("running")
             exit_stack.pop_all()  # it stays open until `close`
 
     @property
@@ -244,8 +290,39 @@ class Run(Generic[P]):
     def __enter__(self) -> Run[P]:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        is_interrupt = kind is not None and not issubclass(kind, Exception)
+        self._record_state("interrupted" if is_interrupt else "finished" if kind is None else "failed")
         self.close()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, seed={self.seed}, {len(self._shared.ledger)} finished stages)"
+
+    def _repr_html_(self) -> str:
+        stages = read_rows(self.folder / "stages.jsonl")
+        rows = [(row["name"], row["verb"], f"{row['seconds']:.1f} s") for row in stages[-_MAX_HTML_ROWS:]]
+        return f"<p>{escape(repr(self))}</p>{html_table(('stage', 'verb', 'time'), rows)}"
+
+    def metrics(self, kind: str | None = None) -> MetricsTable:
+        """Returns the numbers that the run logged so far, one dict a row, with `to_pandas()` and `to_arrow()`.
+
+        Args:
+            kind: rows of one kind alone, such as "fit", "practise" (an iteration of RL) or "evaluate"; None: all.
+        """
+        rows = read_rows(self.folder / "metrics.jsonl")
+        return MetricsTable(dict(row) for row in rows if kind in (None, row.get("kind")))
+
+    def _record_state(self, state: str) -> None:
+        """Writes `run.json`, where nobody else keeps that record."""
+        if self._method is None:
+            return
+        path, earlier = self.folder / "run.json", dict[str, Json]()
+        with suppress(OSError, ValueError):
+            earlier = dict(json.loads(path.read_text(encoding="utf-8")))
+        created = earlier.get("created") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        names = {"verb": "python", "method": self._method, "name": self.folder.name, "seed": self.seed}
+        arms = list(dict.fromkeys([*cast("list[str]", earlier.get("arms", [])), *self._shared.arms]))
+        write_atomic(path, json.dumps({**earlier, **names, "created": created, "state": state, "arms": arms}, indent=1))
 
     def observe(self, observer: Callable[[], None]) -> None:
         """Calls the observer after every new stage, for instance to draw a report again."""
@@ -267,16 +344,17 @@ class Run(Generic[P]):
     # ------------------------------------------------------------------ the verbs
 
     def collect(
-        self, policy: P, starts: Iterable[Start], *, temperature: float = 1.0, horizon: int | None = None
+        self, policy: P, starts: Iterable[Start | Task], *, temperature: float = 1.0, horizon: int | None = None
     ) -> list[Trajectory]:
         """Plays the starts at a sampling temperature; returns their trajectories in the order of the starts.
 
         Args:
+            starts: starts, or tasks that are played once.
             horizon: most steps of an episode; None: what each world says.
         Raises:
             ConfigError: two starts have the same task and sample.
         """
-        start_list = list(starts)
+        start_list = [Start(start) if isinstance(start, Task) else start for start in starts]
 
         def play(todo: list[Start], stage: RunStage) -> Iterable[Trajectory]:
             return self._verbs.collect(policy, todo, stage, temperature=temperature, horizon=horizon)
@@ -548,6 +626,7 @@ class Run(Generic[P]):
         finished = next((row for row in map(self._shared.ledger.get, keys) if row is not None), None)
         arm = "base" if self._round == 0 and verb != "practise" else self._arm
         prefix = arm if verb == "practise" else f"{arm}-{self._round}"  # a practice goes through rounds of its own
+        self._shared.arms.extend({arm} - set(self._shared.arms))
         name = str(finished["name"]) if finished else f"{prefix}-{verb}-{key.identity[:6]}"
         if finished and int(cast("int", finished.get("index", 0))) < self._shared.num_earlier_stages:
             self._shared.reused_stages.append(name)

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -293,6 +294,19 @@ class Trajectory:
             return f"{self.error.kind}: {self.error.message}"
         problem = self.steps[-1].info.get("problem") if self.steps else None
         return str(problem) if problem is not None and self.score.raw is None else None
+
+    def __repr__(self) -> str:
+        task, plural = self.task, "" if len(self.steps) == 1 else "s"
+        place = f"{task.world}/{task.tier}/{task.split}"
+        outcome = f"success={self.success}, return={self.score.raw}, ended by {self.ended_by}"
+        return f"Trajectory({self.id!r}, {place}, {len(self.steps)} step{plural}, {outcome})"
+
+    def _repr_html_(self) -> str:
+        items = "".join(
+            f"<li><code>{escape(str(step.observation))}</code> → <b>{escape(str(step.action))}</b></li>"
+            for step in self.steps[:20]
+        )
+        return f"<p>{escape(repr(self))}</p><ol>{items}</ol>"
 
     def count_generated_tokens(self) -> int:
         """Returns the number of tokens that the model sampled in this episode."""

@@ -475,10 +475,10 @@ def _recorded_info(info: Info) -> dict[str, Any]:
 
 def collect(
     worlds: Mapping[str, World],
-    starts: Sequence[Start] | BranchedStarts,
+    starts: Sequence[Start | Task] | BranchedStarts,
     agent: Agent,
     *,
-    engine: Engine | None,
+    engine: Engine | None = None,
     seed: int = 0,
     slots: int = 192,
     limits: Limits | None = None,
@@ -492,7 +492,8 @@ def collect(
 
     Args:
         worlds: Worlds by name, as the tasks name them.
-        starts: Starts; `BranchedStarts` where some of them are in the middle of an episode.
+        starts: Starts, or tasks that are played once; `BranchedStarts` where some of them are in the middle of an
+            episode.
         agent: The agent.
         engine: The engine; None for agents that make no requests.
         seed: Seed of all episodes.
@@ -511,23 +512,24 @@ def collect(
     >>> [(trajectory.score.raw, len(trajectory.steps)) for trajectory in trajectories]
     [(1.0, 4), (1.0, 4)]
     """
-    starts, origins = (
+    given, origins = (
         (starts.starts, starts.origins) if isinstance(starts, BranchedStarts) else (starts, BranchOrigins())
     )
+    start_list = [Start(start) if isinstance(start, Task) else start for start in given]
     if slots < 1:
         raise ConfigError("number of slots out of range", value=slots, expected="1 or more")
-    repeated = [trajectory for trajectory, count in Counter(map(name, starts)).items() if count > 1]
+    repeated = [trajectory for trajectory, count in Counter(map(name, start_list)).items() if count > 1]
     if repeated:
         raise ConfigError(
             "two starts would produce the same trajectory id",
             value=repeated[:5],
             hint="give each sample of a task a different number",
         )
-    missing = sorted({start.task.world for start in starts} - set(worlds))
+    missing = sorted({start.task.world for start in start_list} - set(worlds))
     if missing:
         raise ConfigError([unknown_name_problem("world", world, worlds, location="task") for world in missing])
-    check_branches(starts, origins)
-    if any(start.branch for start in starts):
+    check_branches(start_list, origins)
+    if any(start.branch for start in start_list):
         require_resuming(agent)
     limits = limits or Limits()
     episodes = (
@@ -540,7 +542,7 @@ def collect(
             limits=limits,
             origins=origins,
         )
-        for start in starts
+        for start in start_list
     )
     counts = FailureCounts() if failures is None else failures
     # A thread a slot: calls that wait for room on a server must not keep others from the steps that make room.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,17 @@ class Evaluation:
     invalid_texts: tuple[tuple[str, int], ...] = ()
     mean_return: float | None = None
     metrics: tuple[tuple[str, float], ...] = ()
+
+    def __repr__(self) -> str:
+        names = ("world", "tier", "split", "n", "mean", "low", "high", "mean_return", "errors")
+        return f"Evaluation({', '.join(f'{name}={self._shorten(name)}' for name in names)})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(repr(self))}</code>"
+
+    def _shorten(self, name: str) -> str:
+        value = getattr(self, name)
+        return f"{value:.3g}" if isinstance(value, float) else repr(value)
 
     @classmethod
     def from_row(cls, row: JsonObject) -> Evaluation:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -679,7 +680,7 @@ def save_credit(path: Path, row: Mapping[str, object]) -> None:
 
 def local_run(
     folder: Path | str,
-    worlds: Sequence[World],
+    worlds: World | Sequence[World],
     *,
     seed: int = 0,
     train: TrainConfig | None = None,
@@ -693,7 +694,7 @@ def local_run(
 
     Args:
         folder: folder of the run; a run that it holds already is resumed.
-        worlds: the worlds, each with a unique name.
+        worlds: one world, or several with unique names.
         seed: seed of everything that the run draws.
         train: settings of the learner; None: those that fit the policy (`models.defaults`).
         panel: tasks of evaluations; None: the defaults.
@@ -710,11 +711,12 @@ def local_run(
     3
     """
     backend = LocalBackend(
-        {world.name: world for world in worlds},
+        {world.name: world for world in (worlds if isinstance(worlds, Sequence) else [worlds])},
         train,
         panel or EvaluationPanel(),
         slots,
         max_tokens,
         placement=Placement(device, context=context),
     )
-    return Run(folder, backend, seed=seed, settings=backend.settings())
+    method = Path(sys.argv[0]).stem or "python"
+    return Run(folder, backend, seed=seed, settings=backend.settings(), method=method)

@@ -123,16 +123,16 @@ def train_grpo(
     )
     backend.console, backend.num_iterations = console, config.practice.iterations
     console.print(world.describe())
-    with Run(folder, backend, seed=seed, settings=backend.settings(), tell=console.print) as run:
+    with Run(folder, backend, seed=seed, settings=backend.settings(), tell=console.print, method="grpo") as run:
         arm = run.arm("grpo")
         before = arm.evaluate(policy, 0)
         trained = grpo(policy, world.tasks("train", world.tiers[0]), config=config, run=arm)
         after = arm.evaluate(trained, config.practice.iterations)
         trained.save(run.folder / "model")
-        _write_report(run.folder)
-        for line in (*_describe_results(before, after), *filter(None, [backend.failures.describe()])):
-            console.print(line)
-        console.print(f"model {run.folder / 'model'}, report {run.folder / 'report.html'}")
+    _write_report(run.folder)  # after the run: it states that the run is finished
+    for line in (*_describe_results(before, after), *filter(None, [backend.failures.describe()])):
+        console.print(line)
+    console.print(f"model {run.folder / 'model'}, report {run.folder / 'report.html'}")
     return trained
 
 

@@ -34,7 +34,6 @@ from evolvent.errors import (
     InvalidAction,
     SessionGone,
     VersionMismatch,
-    WorldError,
     boundary,
     unknown_name_problem,
 )
@@ -372,19 +371,19 @@ def _read_turn(turn: object, world: str) -> tuple[str, float, Info]:
     """Returns the observation, reward and notes of what a `play` yielded or returned.
 
     Raises:
-        WorldError: it is neither a text nor a tuple of a text, a number and notes.
+        EnvLost: it is neither a text nor a tuple of a text, a number and notes.
     """
     parts = turn if isinstance(turn, tuple) else (turn,)
     observation, reward, info = (*parts, *("", 0.0, {})[len(parts) :])[:3]
     is_valid = isinstance(observation, str) and isinstance(reward, int | float) and isinstance(info, Mapping)
     if not is_valid or len(parts) > 3:
         expected = "an observation; (observation, reward); or (observation, reward, notes)"
-        raise WorldError(f"play of world {world!r} yielded no turn", value=repr(turn), expected=expected)
+        raise EnvLost(f"play of world {world!r} yielded no turn", value=repr(turn), expected=expected)
     if unknown := sorted(set(map(str, info)) - set(_NOTES)):
-        raise WorldError(f"play of world {world!r} yielded unknown notes", value=unknown, expected=", ".join(_NOTES))
+        raise EnvLost(f"play of world {world!r} yielded unknown notes", value=unknown, expected=", ".join(_NOTES))
     admissible = info.get("admissible")
     if admissible is not None and (isinstance(admissible, str) or not all(isinstance(a, str) for a in admissible)):
-        raise WorldError(f"play of world {world!r} listed actions that are not texts", value=repr(admissible))
+        raise EnvLost(f"play of world {world!r} listed actions that are not texts", value=repr(admissible))
     return observation, float(reward), {name: list(v) if name == "admissible" else v for name, v in info.items()}
 
 
@@ -427,6 +426,9 @@ class TextWorld(ABC):
     reward_range: tuple[float, float] = (0.0, 1.0)
     tiers: tuple[str, ...] = ("seen",)
     run_in_thread: bool = True
+
+    def __repr__(self) -> str:
+        return f"<world {self.name!r}, version {self.version}: {type(self).__name__}, at most {self.horizon} steps>"
 
     @abstractmethod
     def specs(self) -> Iterable[Mapping[str, object]]:
