@@ -106,6 +106,18 @@ def test_vocabulary_that_does_not_fit_is_named(folder):
         load_policy(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("hidden_size", 2**20), ("vocab_size", 10**9), ("intermediate_size", 10**8), ("num_hidden_layers", 10**9)],
+)
+def test_a_configuration_of_another_size_is_refused_before_a_model_is_built(folder, name, value, monkeypatch):
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {name: value}), encoding="utf-8")
+    monkeypatch.setattr("evolvent.models.policy._load_model", lambda *arguments: pytest.fail("it was built"))
+    with pytest.raises(ConfigError, match=r"do not fit its config\.json: got .*, which needs .* weights"):
+        load_policy(folder)
+
+
 def test_missing_weights_and_wrong_shapes_are_named(folder):
     weights = load_file(folder / "model.safetensors")
     save_file({k: v for k, v in weights.items() if "layers.1" not in k}, folder / "model.safetensors", {"format": "pt"})

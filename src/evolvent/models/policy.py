@@ -286,9 +286,34 @@ def _check_fits(
         raise _context_error(context, limit)
     stored_bytes = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     num_weights = count_parameters(path) or 0
+    if num_weights and not is_quantized(path):
+        _check_sizes(path, config, num_weights)
     if dtype is not None or not stored_bytes or is_quantized(path):
         stored_bytes = num_weights * (4 if dtype is None else dtype.itemsize)
     check_memory(str(path), stored_bytes, device)
+
+
+def _check_sizes(path: Path, config: PreTrainedConfig | None, num_weights: int) -> None:
+    """Checks that a configuration does not describe a far larger model than its files hold: building one takes hours.
+
+    Raises:
+        ConfigError: one matrix, or one weight for each layer, would be more than all stored weights.
+    """
+    sizes = {
+        name: value
+        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+        if isinstance(value := getattr(config, name, None), int)
+    }
+    width = sizes.get("hidden_size", 1)
+    needed = {name: size * (width if name != "hidden_size" else 1) for name, size in sizes.items()}
+    for name, count in needed.items():
+        if count > num_weights:
+            raise ConfigError(
+                f"the weights of {path} do not fit its config.json",
+                value=f"{name} {sizes[name]:,}, which needs {count:,} weights",
+                expected=f"at most the {num_weights:,} that its files hold",
+                hint="fetch the folder again",
+            )
 
 
 def _context_error(context: int, limit: int) -> ConfigError:
