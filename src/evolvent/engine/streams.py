@@ -84,8 +84,21 @@ def draw(
     """Samples tokens `[N]` and log-probabilities `[N]` of exactly the distribution of `distribution`, by inverse
     CDF.
     """
+    if bool((temperature == 0).all()):
+        return _choose_largest(logits, allowed)
     logprobs = distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed)
     return _sample_inverse_cdf(logprobs.exp(), logprobs, uniform)
+
+
+def _choose_largest(logits: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns the tokens of the largest logits, as `distribution` chooses them at temperature 0, and their zeros."""
+    import torch
+
+    largest, tokens = logits.max(-1)
+    broken = ~(largest < torch.inf)  # also where it is NaN
+    if allowed is not None:
+        tokens = logits.masked_fill(~allowed, -torch.inf).argmax(-1)
+    return tokens, torch.zeros(tokens.shape, device=tokens.device).masked_fill_(broken, torch.nan)
 
 
 def distribution(
