@@ -207,10 +207,10 @@ def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
     for name, config in configs.items():
         with run_of(tmp_path / name, world) as run:
             # The seed of a stage depends on its settings; what is compared here is the rest.
-            run._compute_key = lambda verb, *arguments, **more: StageKey(verb, verb)
+            run._compute_key = lambda verb, *arguments, **more: StageKey(verb, verb, verb, ())
             learned[name] = r3(small(world), tasks(world), demonstrations, config=config, run=run)
     with run_of(tmp_path / "ppo", world) as run:
-        run._compute_key = lambda verb, *arguments, **more: StageKey(verb, verb)
+        run._compute_key = lambda verb, *arguments, **more: StageKey(verb, verb, verb, ())
         reference = ppo(run)
     assert (
         same(learned["none"], reference) and same(learned["outcome"], reference) and same(learned["whole"], reference)

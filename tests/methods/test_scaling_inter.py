@@ -45,7 +45,7 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
         practice = quick(iterations=3)
         with run_of(tmp_path / name, world) as run:
             run._compute_key = lambda verb, *arguments, **more: StageKey(
-                verb, verb
+                verb, verb, verb, ()
             )  # else the seed of the stage depends on its settings
             if name == "grpo":
                 learned.append(grpo(small(world), tasks(world), config=GRPOConfig(practice=practice), run=run))
