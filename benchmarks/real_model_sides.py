@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ __all__ = ["DECODE_COUNTS", "SIDES"]
 DECODE_COUNTS = (1, 8, 32)
 PROMPT, NEW_TOKENS, CONTEXT = 16, 64, 512
 CONVERSATIONS, TURNS, INSTRUCTION, TURN_TOKENS = 32, 6, 200, 24
-GRPO_TASKS, GRPO_SAMPLES, GRPO_PROMPT, GRPO_NEW = 8, 8, 200, 64
+ROWS = 14  # of an update of the peers: about 2,048 tokens
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "lora_dropout": 0.0, "bias": "none"}
 
 
@@ -245,7 +246,7 @@ def _train_rows(quick: bool) -> list[Any]:
 
 
 def train_ours(kind: str, quick: bool) -> dict[str, float]:
-    """The Learner: 1,024 tokens an update, with shared instructions as commands choose them for such a model."""
+    """The Learner: 2,048 tokens an update, with shared instructions as commands choose them for such a model."""
     import torch
 
     import evolvent as ev
@@ -269,7 +270,7 @@ def train_ours(kind: str, quick: bool) -> dict[str, float]:
 
 
 def train_trainer(kind: str, quick: bool, trainer_class: str = "trainer") -> dict[str, float]:
-    """The HF Trainer or TRL's SFTTrainer on the same tokens: 8 rows an update, padded, grouped by length."""
+    """The HF Trainer or TRL's SFTTrainer on the same tokens: as many rows an update, padded, the first by length."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
@@ -289,7 +290,7 @@ def train_trainer(kind: str, quick: bool, trainer_class: str = "trainer") -> dic
         common = {
             "output_dir": scratch, "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no",
             "logging_strategy": "no", "disable_tqdm": True, "optim": "adamw_torch_fused", "learning_rate": 1e-4,
-            "num_train_epochs": 2, "per_device_train_batch_size": 8, "gradient_checkpointing": False, "seed": 0,
+            "num_train_epochs": 2, "per_device_train_batch_size": ROWS, "gradient_checkpointing": False, "seed": 0,
         }  # fmt: skip
         if trainer_class == "trl":
             from trl import SFTConfig, SFTTrainer
@@ -312,6 +313,75 @@ def train_trainer(kind: str, quick: bool, trainer_class: str = "trainer") -> dic
     }
 
 
+# ---------------------------------------------------------------------------------------------------- reinforcement
+
+
+@dataclass(frozen=True)
+class GrpoShape:
+    """A step of GRPO with an adapter, as `benchmarks.rl_step` plays it: prompts of about 200 tokens."""
+
+    tasks: int = 8
+    samples: int = 8
+    written: int = 64
+    steps: int = 2
+    seed: int = 0
+    words: int = 130
+
+    def policy(self) -> Any:
+        """Returns the model with a new adapter."""
+        import evolvent as ev
+        from evolvent.models.adapters import AdapterConfig, adapt
+
+        adapter = AdapterConfig(kind="lora", rank=16, alpha=32, targets=("all-linear",))
+        return adapt(ev.load_policy("smollm2", context=CONTEXT), adapter, seed=0)
+
+    def prompts(self) -> list[str]:
+        """Returns a prompt for each task: random words of a small list."""
+        words = [
+            "river",
+            "stone",
+            "town",
+            "hill",
+            "green",
+            "cloud",
+            "paper",
+            "table",
+            "seven",
+            "window",
+            "garden",
+            "music",
+            "winter",
+            "letter",
+        ]
+        rng = np.random.default_rng(self.seed)
+        return [" ".join(rng.choice(words, self.words)) for _ in range(self.tasks)]
+
+
+def step_grpo(side: str, quick: bool) -> dict[str, float]:
+    """One step of GRPO, the first left out: written tokens per CPU second, the model's share, and memory."""
+    from benchmarks import rl_step
+
+    def render(policy: Any, text: str) -> str:
+        ids = policy.dialect.open("", text)
+        rendered = str(policy.tokenizer.decode(ids))
+        if policy.tokenizer(rendered)["input_ids"] != ids:
+            raise ValueError("the two sides do not read the same prompt")
+        return rendered
+
+    rl_step._spelled = render
+    clocks, shape = rl_step.Clocks(), GrpoShape(tasks=2, samples=2, written=8) if quick else GrpoShape()
+    with clocks.running():
+        ticks = rl_step.SIDES[side](shape, clocks)  # type: ignore[arg-type]
+    before, after = ticks[-2], ticks[-1]
+    cpu = after.cpu - before.cpu
+    return {
+        "tokens_per_cpu_s": (after.written - before.written) / cpu,
+        "cpu_s": cpu,
+        "model_share": (after.spent["model"] - before.spent["model"]) / cpu,
+        "rss_gb": read_rss_gb(),
+    }
+
+
 SIDES: dict[str, Callable[..., dict[str, float]]] = {
     "decode ours": decode_ours,
     "decode transformers": decode_transformers,
@@ -320,6 +390,8 @@ SIDES: dict[str, Callable[..., dict[str, float]]] = {
     "sft ours": train_ours,
     "sft trainer": train_trainer,
     "sft trl": lambda kind, quick: train_trainer(kind, quick, "trl"),
+    "grpo ours": lambda kind, quick: step_grpo("ours", quick),
+    "grpo trl": lambda kind, quick: step_grpo("trl", quick),
 }
 
 

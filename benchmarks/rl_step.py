@@ -117,7 +117,7 @@ def ours(shape: Shape, clocks: Clocks) -> list[Tick]:
             written += sum(one.count_generated_tokens() for one in played)
             seen = practice.score(played)
             with clocks.on("credit"):
-                credit = seen.estimate_advantages(chosen.credit)
+                credit = seen.estimate_advantages(chosen.estimator)
             practice.update(seen, credit)
     return ticks
 

@@ -269,7 +269,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     policy, most = start_of(protocol, folder, cell.world, cell.seed), round(place.env_steps * protocol.scale)
     began, digest, way, note = time.process_time(), weights_digest(policy), WAYS[cell.method], ""
     train = protocol.train.model_copy(update={"lr": cell.rate})
-    verbs = Budgeted({world.name: world}, slots=_SLOTS, max_tokens=protocol.max_tokens, practising=train)
+    verbs = Budgeted({world.name: world}, slots=_SLOTS, max_tokens=protocol.max_tokens, rl_train=train)
     verbs.most = most
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=cell.seed) as run:
         order = sample_rng("credit practice", cell.world, cell.seed).permutation(len(tasks.practised))

@@ -67,7 +67,7 @@ class Budgeted(LocalBackend):
                 yield number
 
         # measured when it is over, and not on the way
-        vars(practice).update(rounds=limited, play=counted, due=lambda: False)
+        vars(practice).update(iterations=limited, rollout=counted, should_evaluate=lambda: False)
         return practice
 
 
@@ -81,7 +81,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, sft_tokens: int) -> d
         protocol.again.model_copy(update={"lr": cell.rate}),
         slots=protocol.slots,
         max_tokens=PANELS[cell.task].max_tokens,
-        practising=protocol.train.model_copy(update={"lr": cell.rate}),
+        rl_train=protocol.train.model_copy(update={"lr": cell.rate}),
     )
     verbs.most = protocol.env_steps
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=cell.seed) as run:
