@@ -30,7 +30,7 @@ from rich.console import Console
 
 from benchmarks.evolve.__main__ import report, tell
 from benchmarks.evolve.arms import Plan, arms, make_initial_policy, worlds
-from benchmarks.reporting import RESULTS, command_line, finish, versions, write
+from benchmarks.reporting import RESULTS, about, command_line, finish, versions, write
 from benchmarks.study import play_once, read_rows, study_run, summary_path, unpack
 from evolvent.bench.plan import PrimaryComparison, Study
 from evolvent.bench.results import ArmResult
@@ -156,6 +156,7 @@ def summarize(chosen: Study, folder: Path, plan: Plan, *, quick: bool) -> dict[s
         **{name: row.get("primary") for name, row in prompted.items()},
         **{f"{name}_ci": row.get("primary_ci") for name, row in prompted.items()},
         **{f"{name}_invalid": row.get("invalid_share") for name, row in prompted.items()},
+        **about("python", "torch", "transformers", "peft", threads=1),
     }
 
 

@@ -26,6 +26,7 @@ from benchmarks.real_model_sides import DECODE_COUNTS, SIDES
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 
 RESULT = RESULTS / "real_model.json"
+_START = "from benchmarks.real_model_sides import run_side; run_side()"
 WORKS: dict[str, tuple[str, ...]] = {
     "decode": ("ours float32", "ours bfloat16", "transformers float32", "transformers bfloat16", "llamacpp float32",
                "llamacpp bfloat16", "openvino float32", "openvino bfloat16"),

@@ -22,7 +22,7 @@ import numpy as np
 
 from evolvent.models.catalog import CATALOG, models_folder
 
-__all__ = ["DECODE_COUNTS", "SIDES"]
+__all__ = ["DECODE_COUNTS", "SIDES", "run_side"]
 
 DECODE_COUNTS = (1, 8, 32)
 PROMPT, NEW_TOKENS, CONTEXT = 16, 64, 512
@@ -395,7 +395,8 @@ SIDES: dict[str, Callable[..., dict[str, float]]] = {
 }
 
 
-def main() -> None:
+def run_side() -> None:
+    """Runs the side that the arguments name: WORK, SIDE, THREADS, quick or whole."""
     work, side, threads, size = sys.argv[1:5]
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -407,7 +408,3 @@ def main() -> None:
     amount: Any = (8 if quick else NEW_TOKENS) if work == "decode" else quick
     figures = SIDES[f"{work} {name}"](kind, amount)
     sys.stdout.write(f"\n{json.dumps(figures)}\n")
-
-
-if __name__ == "__main__":
-    main()

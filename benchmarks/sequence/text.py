@@ -91,7 +91,7 @@ def recorded(world: Maze, tasks: Sequence[Task], *, episodes: int, seed: int) ->
 def _shortest(env: Any) -> str:
     """The first move of a shortest way from here, by trying all of them; the environment is as before afterwards."""
     here = env.snapshot()
-    fringe, known = [(here, "")], {here.cell}
+    fringe, known = [(here, "")], {here.state.cell}
     try:
         for state, first in fringe:
             for action in _ACTIONS:
@@ -100,8 +100,8 @@ def _shortest(env: Any) -> str:
                 if reward > 0:
                     return first or action
                 at = env.snapshot()
-                if not (over or cut) and at.cell not in known:
-                    known.add(at.cell)
+                if not (over or cut) and at.state.cell not in known:
+                    known.add(at.state.cell)
                     fringe.append((at, first or action))
     finally:
         env.restore(here)

@@ -91,7 +91,7 @@ def test_a_stopped_run_goes_on_as_its_own_method(tmp_path, capsys, monkeypatch):
         (("--method", "poad", "--worlds", "lokup"), "unknown world 'lokup' (did you mean 'lookup'?)"),
         (
             ("--method", "twosome", "--rl.kl", "0.1"),
-            "kl, choose and top_k cannot be used when the policy chooses among listed actions",
+            "kl, restrict_to_admissible and top_k cannot be used when the policy chooses among listed actions",
         ),
         (("--method", "poad", "--worlds", "lookup", "--demonstrations", "99999"), "training tasks"),
         (("--method", "poad", "--rl.practice.temperature", "0"), "expected"),

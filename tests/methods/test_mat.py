@@ -19,7 +19,7 @@ from evolvent.worlds.teams.rows import LocalRows, RowTeam
 from tests.team_support import Counting
 
 FAST = TeamUpdateConfig(lr=2e-3, ppo_epochs=5, minibatches=2, clip_range=0.2, entropy_coef=0.01)
-SMALL = MATConfig(width=32, rows=64, steps=2, decisions=64 * 2 * 4, update=FAST.model_copy(update={"epochs": 1}))
+SMALL = MATConfig(width=32, rows=64, steps=2, decisions=64 * 2 * 4, update=FAST.model_copy(update={"ppo_epochs": 1}))
 
 
 def batch_of(game: str, agents: int, rows: int = 64, *, rounds: int = 1):

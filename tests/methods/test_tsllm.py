@@ -57,7 +57,9 @@ class Noting(Run[Policy]):
 
 
 def noting(folder, world):
+    """A run whose random numbers do not depend on the code of its world."""
     run = run_of(folder, world)
+    run._code = {}  # seeds of later stages follow from it
     run.__class__ = Noting
     return run
 

@@ -63,8 +63,8 @@ def to_the_third(practice: PolicyTrainer, world: Held) -> Iterator[int]:
         assert len(practice.rollout(practice.next_starts(world.tasks("train", "seen")))) == 32
         practice.advance_version()
         if number == 1:
-            assert practice._ahead is not None and practice._ahead._under_way is not None
-            wait([practice._ahead._under_way[2]])
+            assert practice._prefetcher is not None and practice._prefetcher._under_way is not None
+            wait([practice._prefetcher._under_way[2]])
             world.holds = True
         else:
             assert world.begun.wait(60)
@@ -151,6 +151,6 @@ def test_a_practice_that_ends_stops_what_it_plays_ahead(tmp_path: Path) -> None:
         with pytest.raises(ArithmeticError), run.train_rl(small(world), setup) as practice:
             for number in to_the_third(practice, world):
                 if number == 2:
-                    lets_go(practice._ahead._pool, world)
+                    lets_go(practice._prefetcher._pool, world)
                     raise ArithmeticError
         assert 64 < len(list(run.store.ids())) < 70

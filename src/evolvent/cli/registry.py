@@ -128,7 +128,7 @@ def is_world_file(name: str) -> bool:
     >>> is_world_file("game.py:MyGame"), is_world_file("crafting:1")
     (True, False)
     """
-    return name.endswith(".py") or ".py:" in name
+    return not name.startswith("prompts:") and (name.endswith(".py") or ".py:" in name)
 
 
 def unknown_world_problem(name: str, names: Iterable[str]) -> Problem:

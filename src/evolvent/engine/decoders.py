@@ -326,6 +326,7 @@ class _StepGraph:
 
     def __init__(self, base: Any, run_modules: _RunStep) -> None:
         self._base, self._run_modules, self._num_steps = base, run_modules, 0
+        self._modules = list(base.modules())
         weights = {**dict(base.named_parameters()), **dict(base.named_buffers())}
         self._names, self._weights = list(weights), list(weights.values())
         shapes = tuple((name, tuple(weight.shape), weight.dtype) for name, weight in weights.items())
@@ -339,7 +340,7 @@ class _StepGraph:
             recording = self._recordings[self._key] = _Recording()
             while len(self._recordings) > _MAX_GRAPHS:
                 self._recordings.popitem(last=False)
-        if recording is None or recording.is_refused:
+        if recording is None or recording.is_refused or self._has_hooks():
             self._run_modules(ids, place, tensors)
             return
         size = (len(place.rows).bit_length(), len(place.key_positions).bit_length())
@@ -349,6 +350,10 @@ class _StepGraph:
         recording.checked_sizes.add(size)
         self._recordings.move_to_end(self._key)
         self._run_both(recording, ids, place, tensors)
+
+    def _has_hooks(self) -> bool:
+        """Returns whether somebody watches the modules: a graph would run without their hooks."""
+        return any(module._forward_hooks or module._forward_pre_hooks for module in self._modules)
 
     def _run_graph(self, recording: _Recording, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
         with cast(Any, torch.jit).optimized_execution(False):  # fused operations would round otherwise

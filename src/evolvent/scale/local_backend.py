@@ -416,8 +416,8 @@ class LocalBackend:
         def log(row: Mapping[str, Any]) -> None:
             for name in self._trained:
                 self._trained[name] += int(row.get(name, 0))
-            if train_config.warmup_steps and "lr" in row:
-                row = {**row, "lr_reached": min(1.0, int(row["updates"]) / train_config.warmup_steps)}
+            if "lr" in row:
+                row = {**row, "lr_reached": min(1.0, (1 + int(row["updates"])) / (1 + train_config.warmup_steps))}
             stage.log(row)
             is_last = row.get("kind") == "practise" and row.get("step") == config.iterations
             if is_last and self._tells_failures and (description := self.failures.describe()):
@@ -718,5 +718,5 @@ def local_run(
         max_tokens,
         placement=Placement(device, context=context),
     )
-    method = Path(sys.argv[0]).stem or "python"
+    method = "python" if sys.argv[0] in ("", "-c", "-m") else Path(sys.argv[0]).stem
     return Run(folder, backend, seed=seed, settings=backend.settings(), method=method)
