@@ -417,7 +417,8 @@ class LocalBackend:
             for name in self._trained:
                 self._trained[name] += int(row.get(name, 0))
             if "lr" in row:
-                row = {**row, "lr_reached": min(1.0, (1 + int(row["updates"])) / (1 + train_config.warmup_steps))}
+                warmup = train_config.warmup_steps
+                row = {**row, "lr_reached": min(1.0, int(row["updates"]) / warmup) if warmup else 1.0}
             stage.log(row)
             is_last = row.get("kind") == "practise" and row.get("step") == config.iterations
             if is_last and self._tells_failures and (description := self.failures.describe()):
