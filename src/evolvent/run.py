@@ -292,8 +292,10 @@ class Run(Generic[P]):
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         is_interrupt = kind is not None and not issubclass(kind, Exception)
-        self._record_state("interrupted" if is_interrupt else "finished" if kind is None else "failed")
-        self.close()
+        try:
+            self._record_state("interrupted" if is_interrupt else "finished" if kind is None else "failed")
+        finally:
+            self.close()
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, seed={self.seed}, {len(self._shared.ledger)} finished stages)"

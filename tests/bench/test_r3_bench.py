@@ -9,9 +9,13 @@ import torch
 from benchmarks.r3 import __main__ as r3
 from benchmarks.r3.__main__ import QUICK, average, report
 from benchmarks.r3.bases import base_of, untrained
+from benchmarks.r3.cell import Budgeted
 from benchmarks.r3.protocol import METHODS, PANELS, Cell, panel
 from benchmarks.r3.schedule import Cells, studied, tuning
+from evolvent import Lookup, Run, TrainConfig, make_policy
 from evolvent.errors import ConfigError
+from evolvent.methods.grpo import GRPOConfig, build_preset
+from evolvent.rl.trainer import RLConfig, RLSpec
 
 SMALL = replace(
     QUICK, rates=(0.1, 0.2), imitated=(0.3, 0.4), tuned=("arithmetic", "entailment"), development=(100, 101)
@@ -136,3 +140,22 @@ def test_a_change_of_a_panel_is_another_protocol(monkeypatch):
 def test_seeds_that_chose_the_rates_are_not_studied(tmp_path):
     with pytest.raises(SystemExit, match="choose the rates"):
         r3.main(["--folder", str(tmp_path), "--seeds", "0", "100"])
+
+
+def test_a_practice_ends_with_the_iteration_that_uses_up_its_environment_steps(tmp_path):
+    """Names of the trainer that the study replaces: a renamed one would leave it without a budget."""
+    world = Lookup()
+    policy = make_policy([world], seed=0)
+    verbs = Budgeted({world.name: world}, slots=16, rl_train=TrainConfig(lr=1e-4))
+    verbs.most = 1
+    config = RLConfig(iterations=5, tasks_per_iteration=2, group_size=2)
+    preset = build_preset(GRPOConfig(practice=config))
+    tasks = world.tasks("train", "seen")[:4]
+    with Run(tmp_path, verbs, seed=0) as run:
+        with run.train_rl(policy, RLSpec("grpo", config, preset.objective), [task.id for task in tasks]) as practice:
+            numbers = []
+            for number in practice.iterations():
+                numbers.append(number)
+                practice.rollout(practice.next_starts(tasks))
+                assert not practice.should_evaluate()
+    assert numbers == [1] and verbs.env_steps > 1

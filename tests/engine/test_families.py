@@ -188,3 +188,28 @@ def test_a_recorded_step_that_differs_is_not_used(monkeypatch):
     recording.checked_sizes.clear()
     assert sample_texts("gemma") == expected
     assert recording.is_refused and recording.graph is None
+
+
+def test_a_recorded_step_that_fails_gives_way_to_the_modules(monkeypatch, caplog):
+    """As one would whose size was taken for a constant: it was right for the sizes that were compared."""
+    monkeypatch.setattr(decoders._StepGraph, "_recordings", OrderedDict())
+    expected = sample_texts("gemma")
+    (recording,) = decoders._StepGraph._recordings.values()
+
+    def broken(*inputs):
+        raise RuntimeError("shapes do not match")
+
+    recording.graph = broken
+    recording.checked_sizes = {(rows, rows.bit_length(), bits) for rows in range(9) for bits in range(9)}
+    assert sample_texts("gemma") == expected
+    assert recording.is_refused and "steps of a gemma model are no longer replayed" in caplog.text
+
+
+def test_hooks_on_modules_run_at_every_step(monkeypatch):
+    monkeypatch.setattr(decoders._StepGraph, "_recordings", OrderedDict())
+    sample_texts("gemma")
+    model, seen = build_model("gemma"), []
+    engine = engine_for(Policy(model, context=CONTEXT, tokenizer=Letters()), slots=2)
+    model.model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(1), with_kwargs=True)
+    ask_and_wait([SampleAsk(None, [5, 6, 7], 30, seeds=(1,))], engine)
+    assert len(seen) == 30

@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from evolvent.learn.parallel.lay import apply_recompute
 from evolvent.models import cpu_linear
 from evolvent.models.cpu_linear import linear_by_onednn, multiply_packed, pack_weight, packs_weights, release_pages
+from evolvent.models.policy import Policy
+from tests.learn.byte_policy import byte_policy
 
 pytestmark = pytest.mark.skipif(
     not packs_weights(torch.zeros(2, 2), 10**9), reason="needs PyTorch with oneDNN on this processor"
@@ -31,6 +34,36 @@ def test_packed_products_are_those_of_torch_whatever_the_rows_beside(width, out)
         for first in (0, 3, 70 - count):
             part = multiply_packed(x[first : first + count], packed, bias)
             assert torch.equal(part, whole[first : first + count]), (count, first)
+
+
+def _gradients(policy: Policy, ids: torch.Tensor, *, recompute: bool = False) -> dict[str, torch.Tensor]:
+    model = policy.clone().model.train()
+    if recompute:
+        apply_recompute(model)
+    with linear_by_onednn(model):
+        logits = model(input_ids=ids, use_cache=False).logits
+    logits.log_softmax(-1).square().mean().backward()
+    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def test_layers_that_are_computed_again_stay_with_torch(monkeypatch):
+    """A recomputed layer must save what it saved before; here gradients are those without recomputation."""
+    policy, ids = byte_policy(), torch.arange(40).view(2, 20)
+    expected = _gradients(policy, ids)
+    monkeypatch.setattr(cpu_linear, "MIN_PRETRAINED", 1)
+    found = _gradients(policy, ids, recompute=True)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
+
+
+def test_arguments_by_name(monkeypatch):
+    monkeypatch.setattr(cpu_linear, "MIN_PRETRAINED", 1)
+    x, weight, bias = torch.randn(3, 256), torch.randn(128, 256, requires_grad=True), torch.randn(128)
+    with linear_by_onednn(torch.nn.Linear(8, 8)):
+        result = F.linear(bias=bias, weight=weight, input=x)
+    assert "OneDnn" in str(result.grad_fn)
+    torch.testing.assert_close(result, F.linear(x, weight, bias), atol=1e-4, rtol=1e-4)
 
 
 class _Model(torch.nn.Module):

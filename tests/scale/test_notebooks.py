@@ -53,7 +53,7 @@ def test_a_run_of_one_world_takes_tasks_and_strings_and_is_listed(tmp_path, monk
     )
     assert main(["runs", "list"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "first" in line]
-    assert "finished" in line and " 7 " in line and record["method"] in line
+    assert "finished" in line and " 7 " in line and record["method"] == "python" and "python" in line
     ev.report("runs/first")
     assert "<bdi>first</bdi>" in Path("runs/first/report.html").read_text()
     assert isinstance(metrics, list) and metrics[0]["episodes"] == 3

@@ -125,10 +125,10 @@ def load_world(name: str) -> World:
 def is_world_file(name: str) -> bool:
     """Returns whether a name means a Python file of the user: `game.py` or `game.py:MyGame`.
 
-    >>> is_world_file("game.py:MyGame"), is_world_file("crafting:1")
-    (True, False)
+    >>> is_world_file("game.py:MyGame"), is_world_file("crafting:1"), is_world_file("prompts:rows.jsonl?reward=mine.py")
+    (True, False, False)
     """
-    return not name.startswith("prompts:") and (name.endswith(".py") or ".py:" in name)
+    return name.partition(":")[0].endswith(".py")
 
 
 def unknown_world_problem(name: str, names: Iterable[str]) -> Problem:

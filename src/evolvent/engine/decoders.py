@@ -301,12 +301,13 @@ class _Recording:
 
     Attributes:
         graph: takes the tensors of a step, and weights.
-        checked_sizes: bits of the numbers of rows and keys at which it gave what the modules give.
+        checked_sizes: numbers of rows, up to 8 each and then in powers of two, and powers of two of keys, at which it
+            gave what the modules give.
         is_refused: whether the modules must run.
     """
 
     graph: Any = None
-    checked_sizes: set[tuple[int, int]] = field(default_factory=set)
+    checked_sizes: set[tuple[int, int, int]] = field(default_factory=set)
     is_refused: bool = False
 
 
@@ -314,8 +315,8 @@ class _StepGraph:
     """The modules' forward of one new token a row, recorded as a graph of tensor operations.
 
     Weights are inputs of the graph, so that it outlives updates and is found again by another decoder of such a model.
-    It is compared with the modules at the first step of every size, in powers of two of rows and of keys. Where a
-    number differs in its last bit, or where the modules look at numbers in Python, the modules run.
+    It is compared with the modules at the first step of every size (`_Recording.checked_sizes`). Where a number differs
+    in its last bit, where a size does not fit, or where the modules look at numbers in Python, the modules run.
 
     Args:
         base: the model without its head.
@@ -343,10 +344,17 @@ class _StepGraph:
         if recording is None or recording.is_refused or self._has_hooks():
             self._run_modules(ids, place, tensors)
             return
-        size = (len(place.rows).bit_length(), len(place.key_positions).bit_length())
+        num_rows = len(place.rows)
+        size = (min(num_rows, 8), num_rows.bit_length(), len(place.key_positions).bit_length())
         if size in recording.checked_sizes:
-            self._run_graph(recording, ids, place, tensors)
-            return
+            try:
+                self._run_graph(recording, ids, place, tensors)
+                return
+            except RuntimeError as problem:  # a size that was taken for a constant; states are stored last
+                log.warning("steps of a %s model are no longer replayed: %s", self._base.config.model_type, problem)
+                recording.graph, recording.is_refused = None, True
+                self._run_modules(ids, place, tensors)
+                return
         recording.checked_sizes.add(size)
         self._recordings.move_to_end(self._key)
         self._run_both(recording, ids, place, tensors)

@@ -116,17 +116,23 @@ class _LinearMode(TorchFunctionMode):
     """Sends the linear layers of large float32 weights to oneDNN."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         if func is F.linear and not torch.is_autocast_enabled("cpu"):
-            x, weight, bias = (*args, *(kwargs or {}).values(), None)[:3]
-            plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in (x, weight))
-            if (
-                plain
-                and x.dtype == weight.dtype == torch.float32
-                and x.numel() > x.shape[-1]
-                and weight.numel() >= 2**14
-            ):
+            x, weight, bias = _bind_linear(*args, **kwargs)
+            if _pays(x, weight):
                 return _OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _bind_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Returns the arguments of `torch.nn.functional.linear` in order."""
+    return input, weight, bias
+
+
+def _pays(x: Tensor, weight: Tensor) -> bool:
+    """Returns whether a product is large enough, and of plain tensors in float32: no shards, no quantized weights."""
+    is_plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in (x, weight))
+    return is_plain and x.dtype == weight.dtype == torch.float32 and x.numel() > x.shape[-1] and weight.numel() >= 2**14
 
 
 @contextmanager

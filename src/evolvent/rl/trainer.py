@@ -476,9 +476,7 @@ class PolicyTrainer:
         prefetcher, number = self._prefetcher, self.iteration
         if prefetcher is None or starts is not self._current_starts[1]:
             return None
-        if (
-            self._pending_prefetch.get("iteration") == number
-        ):  # what was under way at the stop that this practice goes on from
+        if self._pending_prefetch.get("iteration") == number:  # it was under way when the resumed training stopped
             prefetcher.relaunch(self._pending_prefetch["version"], starts, number)
         trajectories = prefetcher.take(starts, number)
         if number < self.spec.config.iterations:

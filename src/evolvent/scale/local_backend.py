@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -719,5 +718,4 @@ def local_run(
         max_tokens,
         placement=Placement(device, context=context),
     )
-    method = "python" if sys.argv[0] in ("", "-c", "-m") else Path(sys.argv[0]).stem
-    return Run(folder, backend, seed=seed, settings=backend.settings(), method=method)
+    return Run(folder, backend, seed=seed, settings=backend.settings(), method="python")
