@@ -30,6 +30,7 @@ check: $(VENV)/.dev ## lint, format, strict types, house rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file benchmarks/mypy.ini benchmarks
 	$(BIN)/python -m pytest tests/style
 
 format: $(VENV)/.dev ## format the source

@@ -36,6 +36,7 @@ from evolvent.bench.plan import PrimaryComparison, Study
 from evolvent.bench.results import ArmResult
 from evolvent.bench.study import freeze_study, read_results, run_study
 from evolvent.bench.verdict import read_summary, to_json
+from evolvent.errors import ScoringError
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import AgentEvolConfig
 from evolvent.models.adapters import AdapterConfig
@@ -116,9 +117,10 @@ def play_prompted(plan: Plan, name: str, folder: Path, study_digest: str) -> dic
     started = process_time()
     with local_run(folder, prompted, seed=0, panel=panel, slots=64, context=plan.context) as run:
         rows = run.evaluate(policy, 0)
-    decisive = [row for row in rows if row.tier in plan.tiers]
-    successes, num_tasks = sum(row.successes for row in decisive), sum(row.n for row in decisive)
-    interval = wilson_interval(successes, num_tasks)
+    outcomes = [success for row in rows if row.tier in plan.tiers for _, _, success in row.outcomes]
+    if None in outcomes:
+        raise ScoringError("a panel with episodes that could not be scored has no rate", value=outcomes.count(None))
+    interval = wilson_interval(outcomes.count(True), len(outcomes))
     return {
         "digest": study_digest,
         "success": {f"{row.world}/{row.tier}": row.mean for row in rows},

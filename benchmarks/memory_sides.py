@@ -167,7 +167,8 @@ def of_pytorch_optimizer(model: Any, cell: Cell) -> Made:
         return _fused_loop(model, cell, fused)
     names = {"adafactor": "adafactor", "lion": "lion", "adan": "adan", "sophiag": "sophiah", "sgd": "sgd"}
     name = names.get(cell.optimizer, "adamw")
-    made = others.load_optimizer(name)(model.parameters(), lr=1e-4)
+    optimizer_class: Any = others.load_optimizer(name)
+    made = optimizer_class(model.parameters(), lr=1e-4)
     return _loop(model, cell, made, twice=name == "sophiah")
 
 

@@ -28,6 +28,7 @@ from evolvent.engine.fused import GraphRecorder
 from evolvent.learn.cost import Cost
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.monitor import measure_gemm_ceiling
+from evolvent.models.dialects import Words
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer
 from evolvent.trajectory import Trajectory, sample_rng
@@ -61,7 +62,7 @@ class Work:
         made.model.to(torch.bfloat16)
         others = len(word_tokenizer(["w0"])) - 1
         tokenizer = word_tokenizer([f"w{n}" for n in range(self.size.words - others)], context=self.context)
-        return replace(made, tokenizer=tokenizer, dialect=type(made.dialect)(tokenizer))
+        return replace(made, tokenizer=tokenizer, dialect=Words(tokenizer))
 
     def prompts(self, seed: int) -> list[str]:
         rng = sample_rng(seed, "rl step gpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig
@@ -57,7 +58,8 @@ def untrained(protocol: Protocol, task: str, model: str, seed: int) -> Policy:
         raise ConfigError("a world with an open vocabulary", value=task)
     tokenizer = word_tokenizer(sorted(words), context=protocol.context)
     configured, network, shape = MODELS[model]
-    config = configured(
+    make_config: Any = configured
+    config = make_config(
         vocab_size=len(tokenizer),
         max_position_embeddings=protocol.context,
         tie_word_embeddings=True,
