@@ -16,8 +16,16 @@ from evolvent.models.policy import Policy
 from tests.learn.byte_policy import byte_policy
 
 pytestmark = pytest.mark.skipif(
-    not packs_weights(torch.zeros(2, 2), 10**9), reason="needs PyTorch with oneDNN on this processor"
+    not packs_weights(torch.zeros(2, 2), 10**7), reason="needs PyTorch with oneDNN on this processor"
 )
+
+
+def test_a_copy_of_the_weights_takes_at_most_a_quarter_of_the_free_memory(monkeypatch):
+    weight, count = torch.zeros(2, 2), 20_000_000  # 80 MB
+    monkeypatch.setattr(cpu_linear, "available_bytes", lambda device: 320_000_000)
+    assert packs_weights(weight, count)
+    monkeypatch.setattr(cpu_linear, "available_bytes", lambda device: 319_000_000)
+    assert not packs_weights(weight, count)
 
 
 @pytest.mark.parametrize(("width", "out"), [(576, 960), (1536, 576), (576, 4096), (896, 130)])

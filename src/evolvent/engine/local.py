@@ -29,7 +29,7 @@ from evolvent.engine.asks import (
     Usage,
     validate_ask,
 )
-from evolvent.engine.decoders import decoder_for
+from evolvent.engine.decoders import Decoder, decoder_for
 from evolvent.engine.stops import completes_stop_string
 from evolvent.engine.streams import STRIDE, Stream, Streams, TicketState, build_limit, draw, draw_plain, plan, uniforms
 from evolvent.engine.trie import Prefix, Trie
@@ -110,7 +110,9 @@ class LocalEngine:
         capacity = -(-self.context // STRIDE) * STRIDE
         weight = next(iter(policy.model.parameters()))
         self._limit = self._group_tokens or (6144 if weight.device.type == "cpu" else 2**18)
-        self._decoder = decoder_for(policy.model, capacity=capacity)
+        if hasattr(self, "_decoder"):
+            del self._decoder  # its copies of the weights, before there are others
+        self._decoder: Decoder = decoder_for(policy.model, capacity=capacity)
         self.vocabulary = self._decoder.vocabulary
         if arena is None or not arena.serves(self._decoder.shape, capacity, weight):
             arena = self._make_arena(capacity, weight)

@@ -26,15 +26,25 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from evolvent.models.defaults import MIN_PRETRAINED
+from evolvent.models.placement import available_bytes
 
 __all__ = ["linear_by_onednn", "multiply_packed", "pack_weight", "packs_weights", "release_pages"]
 
 _ROWS_HINT = 32  # for this many rows blocks are laid out such that all numbers of rows above one give equal bits
+_MAX_COPY_SHARE = 0.25  # of the free memory
 _MADV_PAGEOUT = 21
 
 
 def packs_weights(weight: Tensor, num_parameters: int) -> bool:
-    """Returns whether weights of a model of this size are to be packed: a large one's, on a CPU with oneDNN."""
+    """Returns whether weights of a model of this size are to be packed: a large one's, on a CPU with oneDNN, where the
+    copy takes at most a quarter of the free memory.
+    """
+    if not _multiplies_faster(weight, num_parameters):
+        return False
+    return num_parameters * weight.element_size() <= _MAX_COPY_SHARE * available_bytes(weight.device)
+
+
+def _multiplies_faster(weight: Tensor, num_parameters: int) -> bool:
     if weight.device.type != "cpu" or num_parameters < MIN_PRETRAINED or not _has_onednn():
         return False
     if weight.dtype == torch.bfloat16:
@@ -141,7 +151,8 @@ def linear_by_onednn(model: torch.nn.Module) -> Iterator[None]:
     of a large model on a CPU. Layers that are compiled, or computed again in the backward pass, stay as they are.
     """
     first = next(model.parameters())
-    pays = first.dtype == torch.float32 and packs_weights(first, sum(each.numel() for each in model.parameters()))
+    num_parameters = sum(each.numel() for each in model.parameters())
+    pays = first.dtype == torch.float32 and _multiplies_faster(first, num_parameters)
     if not pays or any(map(_is_special, model.modules())):
         yield
         return
