@@ -42,8 +42,8 @@ def measure_side(work: str, side: str, *, quick: bool) -> dict[str, Any]:
     kind = ("sft" if "lora" in name else "decode") if work == "threads" else work
     command = [
         sys.executable,
-        "-m",
-        "benchmarks.real_model_sides",
+        "-c",
+        _START,
         kind,
         name,
         str(count),

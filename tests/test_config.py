@@ -95,13 +95,13 @@ def test_overrides(words, field, value):
 def test_every_mistake_at_once(tmp_path):
     file = tmp_path / "job.toml"
     file.write_text('nmae = "x"\n[train]\nbatch = "8"\n[other]\nthing = 1\n', encoding="utf-8")
-    found = problems("--train.lrr", "1", "--train.layout", "pakced", "--lr=2", "stray", "--worlds", file=file)
+    found = problems("--train.lrr", "1", "--train.layout", "pakced", "--betta=2", "stray", "--worlds", file=file)
     assert found == [
         f"{file}: unknown key 'nmae' (did you mean 'name'?)",
         f"{file}: unknown key 'other.thing' (known: api_key, fast, folder, name, train.batch, train.betas, "
         "train.layout, train.lr, train.micro, worlds)",
         "--train.lrr: unknown key 'train.lrr' (did you mean 'train.lr'?)",
-        "--lr: unknown key 'lr' (did you mean 'train.lr'?)",
+        "--betta: unknown key 'betta' (did you mean 'train.betas'?)",
         "input: unexpected 'stray' (write settings as --key value)",
         "worlds: has no value (expected list of text)",
         f"train.batch: got '8', expected int >= 1 and <= 64 (from {file})",

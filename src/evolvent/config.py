@@ -173,7 +173,8 @@ def resolve(
     Args:
         file: a TOML file; tables nest, `"none"` stands for None.
         overrides: `--train.lr 1e-3` or `--train.lr=1e-3` as two or one words; a value is a TOML value, `none`, a list
-            `a,b` or bare text; a lone `--flag` is true.
+            `a,b` or bare text; a lone `--flag` is true. The last part of a path is enough where no other path ends
+            in it: `--lr`.
         preset: nested values that the file and the overrides may replace.
     Raises:
         ConfigError: every unknown key (with the nearest one), wrong value, and contradiction, and a TOML syntax error
@@ -255,7 +256,15 @@ class _SettingFields(dict[str, FieldInfo]):
         present = ".".join(parts)
         if uses_former_name and present in self:
             self.renamed[path] = present
+        if present not in self and len(parts) == 1 and len(full_paths := self.find_paths(present)) == 1:
+            return full_paths[0]
         return present
+
+    def find_paths(self, name: str) -> list[str]:
+        """Returns the dotted paths whose last part is `name`; a nested setting may be written by it where it is the
+        only one: `--lr` for `--train.lr`.
+        """
+        return [path for path in self if path.rpartition(".")[2] == name]
 
     def rename_value(self, item: _SettingInput) -> _SettingInput:
         """Returns an input with its value under its present name, and records the change."""
@@ -584,6 +593,9 @@ def _report_unknown_key(item: _SettingInput, fields: _SettingFields) -> Problem:
     choices = [*fields, *fields.main_names]
     problem = unknown_name_problem("key", item.path, choices, location=item.source)
     own_name = find_own_name(tail, fields)
+    shared_name_paths = fields.find_paths(item.path)
+    if shared_name_paths:
+        return Problem(problem.where, f"ambiguous key {item.path!r}", f"use one of {', '.join(shared_name_paths)}")
     if own_name is not None:
         return Problem(problem.where, problem.what, own_name)
     if find_nearest(item.path, choices) is None:

@@ -51,3 +51,24 @@ def test_methods_of_reinforcement_learning_are_recipes_of_train(capsys):
         assert capsys.readouterr().out == shown
     assert main(["train", "grppo", "--policy", "xs"]) == 2
     assert "grpo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        ("eval xs --limit 3", "limit = 3"),
+        ("eval xs --panel.limit 3", "limit = 3"),
+        ("search --limit 3", "limit = 3"),
+        ("train grpo --lr 0.25", "lr = 0.25"),
+        ("train grpo --group-size=6", "group_size = 6"),
+        ("evolve --samples-per-task 7", "samples_per_task = 7"),
+    ],
+)
+def test_the_last_part_of_a_path_is_enough_where_it_is_unique(capsys, argv, line):
+    assert main([*argv.split(), "--print-config"]) == 0
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def test_a_short_name_of_several_settings_is_answered_with_all_of_them(capsys):
+    assert main(["train", "grpo", "--kind", "dapo"]) == 2
+    assert "ambiguous key 'kind' (use one of adapter.kind, rl.kind)" in " ".join(capsys.readouterr().err.split())

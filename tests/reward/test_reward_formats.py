@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from evolvent.data.jsonl import Refusals, read_json_rows
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
-from evolvent.reward.formats import STEP_TAG, read_labels, write_labels
-from evolvent.reward.labels import SpanLabels
+from evolvent.reward.formats import read_labels, write_labels
+from evolvent.reward.labels import STEP_TAG, SpanLabels
 
 SHEPHERD = {
     "input": f"2 - 1 + 3 = ? Step 1: 2 - 1 = 1 {STEP_TAG}\nStep 2: 1 + 3 = 5 {STEP_TAG}",

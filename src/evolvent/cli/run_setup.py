@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from pydantic import Field
 from rich.console import Console
 
@@ -21,17 +20,18 @@ from evolvent.cli.prompting import Prompt
 from evolvent.cli.record import RunRecord, record_run
 from evolvent.config import Config
 from evolvent.errors import EvolventError, boundary
-from evolvent.learn.learner import TrainConfig
-from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.models.placement import Placement
-from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.run import Evaluation, Run, world_code
-from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
-from evolvent.scale.ray_backend import RayBackend
 from evolvent.view import report
 from evolvent.view.escape import clip, show_hidden
 from evolvent.worlds.base import World
+
+if TYPE_CHECKING:  # a mistake in the settings is reported before torch is imported
+    from evolvent.learn.learner import TrainConfig
+    from evolvent.learn.optim.make import OptimizerConfig
+    from evolvent.models.policy import Policy
+    from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 
 __all__ = [
     "EvaluationConfig",
@@ -52,6 +52,8 @@ class EvaluationConfig(Config):
 
     def make_panel(self, *, temperature: float = 0.0) -> EvaluationPanel:
         """Returns the panels as the backend takes them; by default the most likely token is played."""
+        from evolvent.scale.local_backend import EvaluationPanel
+
         return EvaluationPanel(self.split, None, self.limit, temperature)
 
 
@@ -74,7 +76,8 @@ class RunSetup:
         restrict_to_admissible: whether actions are sampled among those that worlds list, token by token.
         action_level: whether policies choose among the listed actions as wholes.
         placement: where and how policies run.
-        backend_factory: builds the backend that plays and trains (`scale.endpoint_backend` plays on an endpoint).
+        backend_factory: builds the backend that plays and trains (`scale.endpoint_backend` plays on an endpoint);
+            None: `LocalBackend`.
     """
 
     folder: Path
@@ -90,7 +93,7 @@ class RunSetup:
     optimizer: OptimizerConfig | None = None
     restrict_to_admissible: bool = False
     action_level: bool = False
-    backend_factory: Callable[..., LocalBackend] = LocalBackend
+    backend_factory: Callable[..., LocalBackend] | None = None
     placement: Placement = field(default_factory=Placement)
 
 
@@ -106,6 +109,9 @@ def open_backend(
     """Yields the factory of a run's backend, which plays here or on a cluster (`open_cluster_players`) and trains
     here.
     """
+    from evolvent.scale.local_backend import LocalBackend
+    from evolvent.scale.ray_backend import RayBackend
+
     with open_cluster_players(backend, world_names, worlds, threads=threads, prompt=prompt) as player_pool:
         yield LocalBackend if player_pool is None else partial(RayBackend, players=player_pool)
 
@@ -113,8 +119,13 @@ def open_backend(
 @contextmanager
 def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
     """Opens the run: locked, recorded and displayed; its report is redrawn after every stage and at the end."""
+    import torch
+
+    from evolvent.learn.optim.make import OptimizerConfig
+    from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+
     torch.set_num_threads(setup.threads)
-    backend = setup.backend_factory(
+    backend = (setup.backend_factory or LocalBackend)(
         setup.worlds,
         setup.train,
         setup.panel or EvaluationPanel(),

@@ -280,7 +280,7 @@ def format_help(command: AnyCommand) -> str:
     if takes_data({knob.path for knob in list_settings(command.config)}):
         options |= DATA_OPTIONS
     lines += [_format_entry(name, about) for name, about in options.items()]
-    lines += ["", "settings (preset < file < command line):"]
+    lines += ["", "settings (preset < file < command line; a unique last part is enough):"]
     for knob in list_settings(command.config):
         lines.append(_format_entry(f"--{knob.path}", f"{knob.description} ({knob.type}; default {knob.default})"))
     return "\n".join(lines)

@@ -20,7 +20,6 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from evolvent.errors import (
     CheckpointError,
@@ -33,7 +32,7 @@ from evolvent.errors import (
 )
 from evolvent.files import disk_errors
 from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
-from evolvent.models.pieces import fill_all, local_tensor, region_of
+from evolvent.models.pieces import fill_all, is_dtensor, local_tensor, region_of
 from evolvent.models.writing import MARKER, STATE, SaveJob, StoredCheckpoint, TensorPart, is_live, open_checkpoint
 from evolvent.trajectory import JsonObject
 
@@ -378,7 +377,7 @@ def _is_first_holder(tensor: Tensor, ranks: Ranks) -> bool:
 
     Nothing is known of a mesh with other names: then several ranks write a part, and the first one written counts.
     """
-    names = set(tensor.device_mesh.mesh_dim_names or ("",)) if isinstance(tensor, DTensor) else set()
+    names = set(tensor.device_mesh.mesh_dim_names or ("",)) if is_dtensor(tensor) else set()
     if names - {"pp", "replicate", "shard", "tp", "dp"}:
         return True
     covered = names | ({"replicate", "shard"} if "dp" in names else set())

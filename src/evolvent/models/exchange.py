@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from evolvent.errors import ConfigError, Incomplete, MissingExtra, ShapeMismatch
 from evolvent.files import disk_errors, sync_folder
 from evolvent.models.heads import ValueHead
-from evolvent.models.pieces import Entry, Index, fill_all
+from evolvent.models.pieces import Entry, Index, fill_all, is_dtensor
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import kind_of
 from evolvent.models.writing import StoredCheckpoint, group_shards, open_checkpoint, write_tensors
@@ -108,7 +107,7 @@ def _tie_parameters(model: nn.Module, tied: Mapping[str, str]) -> None:
         first_tensor, tied_tensor = parameters.get(first), parameters.get(name)
         if first_tensor is None or tied_tensor is None or first_tensor is tied_tensor:
             continue
-        split = [part.placements if isinstance(part, DTensor) else None for part in (first_tensor, tied_tensor)]
+        split = [part.placements if is_dtensor(part) else None for part in (first_tensor, tied_tensor)]
         if split[0] == split[1]:
             module_name, _, last = name.rpartition(".")
             setattr(model.get_submodule(module_name), last, first_tensor)

@@ -23,15 +23,13 @@ from typing import Any, Literal
 from evolvent.data.jsonl import Refusals, read_json_rows
 from evolvent.errors import ConfigError, SampleInvalid, unknown_name_problem
 from evolvent.files import atomic_writer, plain_json
-from evolvent.reward.labels import SpanLabels
+from evolvent.reward.labels import STEP_TAG, SpanLabels
 
-__all__ = ["KINDS", "STEP_TAG", "Kind", "read_labels", "write_labels"]
+__all__ = ["KINDS", "Kind", "read_labels", "write_labels"]
 
 
 Kind = Literal["math-shepherd", "prm800k", "math-aps", "math-aps-tree", "openr", "evolvent"]
 KINDS: tuple[Kind, ...] = ("math-shepherd", "prm800k", "math-aps", "math-aps-tree", "openr", "evolvent")
-STEP_TAG = "\u043a\u0438"
-"""What stands after each step in Math-Shepherd's files: two Cyrillic letters, U+043A U+0438."""
 
 _FIRST = "Step 1: "
 _APS_ABOVE = 0.5  # MATH-APS: a step is good if more than half of the completions from it are right

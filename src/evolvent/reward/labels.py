@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from evolvent.errors import SampleInvalid
 from evolvent.trajectory import JsonObject
 
-__all__ = ["SpanLabels"]
+__all__ = ["STEP_TAG", "SpanLabels"]
+
+STEP_TAG = "\u043a\u0438"
+"""Marks the end of each step in Math-Shepherd's files: two Cyrillic letters, U+043A U+0438."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.trees import add_branches
 from evolvent.reward.endings import Ending, PathCache, Scorer, check_scores, query_endings, two_way_probability
-from evolvent.reward.formats import STEP_TAG
+from evolvent.reward.labels import STEP_TAG
 from evolvent.reward.solutions import Solution
 from evolvent.search.records import Spent
 

@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from evolvent.errors import BatchMismatch, ConfigError
-from evolvent.learn.parallel import lay
-from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Mesh, join_ranks
+from evolvent.learn.parallel import tensor_parallel
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Mesh, join_ranks, vocab_logprobs, vocab_sample
 from evolvent.models.heads import ValueHead
 
 STEPS, ROWS, LENGTH, WORDS, WIDTH = 10, 4, 16, 64, 32
@@ -86,7 +86,7 @@ def loss_of(model, ids, weights, *, count, ranks):
     row, column = learned.nonzero().T
     with head_at(model.get_output_embeddings(), row * ids.shape[1] + column):
         logits = model(input_ids=ids, use_cache=False).logits[0]
-    return -(lay.vocab_logprobs(logits, ids[:, 1:][learned], ranks) * weights[:, 1:][learned]).sum() / count
+    return -(vocab_logprobs(logits, ids[:, 1:][learned], ranks) * weights[:, 1:][learned]).sum() / count
 
 
 def train(model, ranks, *, micro=1):
@@ -114,13 +114,13 @@ def train(model, ranks, *, micro=1):
 
 def curve(family, settings, mesh, *, targets=None, sequence=True, micro=1, deaf=False):
     """`train` of a model on a mesh. `deaf`: gradients of whole weights are not summed over the ranks."""
-    shared = lay.SHARED
+    shared = tensor_parallel.SHARED
     with join_ranks(mesh) as ranks:
         model = tiny(family, **settings)
         model = lora(model, targets) if targets else model
-        lay.SHARED = lay.COPIED if deaf else shared
-        lay.apply_tp(model, ranks, sequence=sequence)
-        lay.SHARED = shared
+        tensor_parallel.SHARED = tensor_parallel.COPIED if deaf else shared
+        tensor_parallel.apply_tp(model, ranks, sequence=sequence)
+        tensor_parallel.SHARED = shared
         if mesh.dp > 1:
             over = ranks.devices["replicate", "shard"] if mesh.replicate > 1 else ranks.devices["shard"]
             for layer in base_of(model).model.layers:
@@ -178,7 +178,7 @@ def once(model, way, ranks):
     assert type(logits) is torch.Tensor
     assert type(seen[0]) is torch.Tensor
     assert logits.shape == (ROWS, LENGTH, WORDS // ranks.mesh.tp)
-    found = lay.vocab_logprobs(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), ranks)
+    found = vocab_logprobs(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), ranks)
     loss = -(found * weights[:, 1:].flatten()).sum()
     if way == "value":
         loss = loss + base_of(model).value_head(seen[0]).square().sum()
@@ -192,7 +192,7 @@ def compared(way, family, settings, targets, sequence):
     """The largest relative differences of loss and of gradients between a whole model and its parts on 2 ranks."""
     with join_ranks(Mesh(tp=2)) as ranks:
         whole, model = prepared(way, family, settings, targets), prepared(way, family, settings, targets)
-        lay.apply_tp(model, ranks, sequence=sequence)
+        tensor_parallel.apply_tp(model, ranks, sequence=sequence)
         if way == "compile":
             for layer in base_of(model).model.layers:
                 layer.compile(backend="eager", fullgraph=True)
@@ -226,7 +226,7 @@ def staged(sequence):
             for number in (0, 3):
                 model.model.layers[number] = Skip()
             model.model.embed_tokens, model.model.norm, model.lm_head = None, nn.Identity(), None
-            lay.apply_tp(model, here, sequence=sequence)
+            tensor_parallel.apply_tp(model, here, sequence=sequence)
             states = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(5)).requires_grad_()
             left = model.model(inputs_embeds=states, use_cache=False).last_hidden_state
             (left * torch.arange(WIDTH)).sum().backward()
@@ -244,8 +244,8 @@ def held(tied):
         empty.tie_weights()
         sizes = {name: weight.shape for name, weight in model.named_parameters()}
         whole = sum(weight.nbytes for weight in model.parameters())
-        lay.apply_tp(model, ranks, sequence=True)
-        lay.apply_tp(empty, ranks, sequence=True)
+        tensor_parallel.apply_tp(model, ranks, sequence=True)
+        tensor_parallel.apply_tp(empty, ranks, sequence=True)
         assert {name: weight.shape for name, weight in model.named_parameters()} == sizes
         parts = {weight.to_local().untyped_storage() for weight in model.parameters()}
         shapes = [[weight.to_local().shape for weight in laid.parameters()] for laid in (model, empty)]
@@ -260,7 +260,7 @@ def slices(logits, ids, gradient):
     """Log-probabilities from this rank's slice, and its slice of the gradient."""
     with join_ranks(Mesh(tp=2)) as ranks:
         own = logits.chunk(2, dim=-1)[ranks.rank_along("tp")].clone().requires_grad_()
-        found = lay.vocab_logprobs(own, ids, ranks)
+        found = vocab_logprobs(own, ids, ranks)
         found.backward(gradient)
         return found.detach(), own.grad
 
@@ -268,7 +268,7 @@ def slices(logits, ids, gradient):
 def draws(logits, seed):
     with join_ranks(Mesh(tp=2)) as ranks:
         generator = torch.Generator().manual_seed(seed)
-        return lay.vocab_sample(logits.chunk(2, dim=-1)[ranks.rank_along("tp")], ranks, generator)
+        return vocab_sample(logits.chunk(2, dim=-1)[ranks.rank_along("tp")], ranks, generator)
 
 
 # ------------------------------------------------------------------ what is refused
@@ -297,7 +297,7 @@ def refusals():
     def told(model):
         before = [(name, type(weight), weight.shape) for name, weight in model.named_parameters()]
         try:
-            lay.apply_tp(model, ranks, sequence=True)
+            tensor_parallel.apply_tp(model, ranks, sequence=True)
         except ConfigError as error:
             found.append(str(error))
         assert before == [(name, type(weight), weight.shape) for name, weight in model.named_parameters()]
@@ -310,7 +310,7 @@ def refusals():
         told(get_peft_model(tiny(), IA3Config(target_modules=["k_proj"], feedforward_modules=[])))
         told(get_peft_model(tiny(), PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)))
         model = tiny()
-        lay.apply_tp(model, ranks, sequence=True)
+        tensor_parallel.apply_tp(model, ranks, sequence=True)
         try:
             model(input_ids=data()[0][:, :7], use_cache=False)
         except BatchMismatch as error:

@@ -12,9 +12,10 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from evolvent.learn.forward import compute_outputs
-from evolvent.learn.parallel.lay import apply_fsdp, apply_recompute, apply_tp, list_layers
+from evolvent.learn.parallel.lay import apply_fsdp, apply_recompute, list_layers
 from evolvent.learn.parallel.ranks import Mesh, join_ranks
 from evolvent.learn.parallel.stages import Pipeline, split_into_stages
+from evolvent.learn.parallel.tensor_parallel import apply_tp
 from evolvent.learn.token_sequences import Batch
 from evolvent.models.heads import ValueHead
 from evolvent.models.tuned import seeded_silence

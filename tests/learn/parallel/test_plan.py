@@ -6,8 +6,8 @@ import torch
 from crew import Crew
 from transformers import AutoConfig
 
-from evolvent.learn.parallel.lay import apply_tp, check_tp, vocab_logprobs, vocab_sample
-from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Mesh
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Mesh, vocab_logprobs, vocab_sample
+from evolvent.learn.parallel.tensor_parallel import apply_tp, check_tp
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 COLUMNS, ROWS = ["q_proj", "v_proj", "up_proj"], ["o_proj", "down_proj"]

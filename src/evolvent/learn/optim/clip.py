@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from evolvent.models.pieces import is_dtensor
 
 __all__ = [
     "ParameterSum",
@@ -29,14 +30,14 @@ Groups = tuple[dist.ProcessGroup, ...]
 
 def local_part(tensor: Tensor) -> Tensor:
     """Returns this rank's part of a tensor: the same storage, so that writing into it writes into the tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def local_gradient(p: Tensor) -> Tensor:
     """Returns this rank's part of the gradient of a parameter that has one; an unsummed gradient is summed and
     stored.
     """
-    if isinstance(p, DTensor) and isinstance(p.grad, DTensor) and p.grad.placements != p.placements:
+    if is_dtensor(p) and is_dtensor(p.grad) and p.grad.placements != p.placements:
         p.grad = p.grad.redistribute(p.device_mesh, p.placements)
     grad: Tensor = p.grad  # type: ignore[assignment]
     return local_part(grad)
@@ -44,7 +45,7 @@ def local_gradient(p: Tensor) -> Tensor:
 
 def sharding_groups(p: Tensor, dim: int | None = None) -> Groups:
     """Returns the groups of ranks over which a parameter is sharded, or is sharded along dimension `dim` (from 0)."""
-    if not isinstance(p, DTensor):
+    if not is_dtensor(p):
         return ()
     shard_dims = [
         getattr(placement, "dim", None) for placement in p.placements

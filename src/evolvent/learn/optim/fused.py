@@ -18,12 +18,12 @@ from typing import Any, ClassVar, TypeAlias, overload
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from evolvent.errors import ConfigError
 from evolvent.learn.optim.clip import ParameterSum, local_gradient, local_part, sharding_groups, sum_over_groups
+from evolvent.models.pieces import is_dtensor
 
 __all__ = ["AdaLomo", "FusedOptimizer", "Group", "Lomo", "Params", "State", "to_float32"]
 
@@ -273,8 +273,10 @@ def _zero_mean(p: Tensor, dim: int) -> Tensor:
         [1 if i == dim else n for i, n in enumerate(shape)] for shape in (p.shape, local_part(p).shape)
     )
     zeros = torch.zeros(local_shape, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
-    if not isinstance(p, DTensor):
+    if not is_dtensor(p):
         return zeros
+    from torch.distributed.tensor import DTensor, Replicate
+
     placements = [Replicate() if getattr(cut, "dim", None) == dim else cut for cut in p.placements]
     shape, stride = torch.Size(full_shape), torch.empty(full_shape, device="meta").stride()
     return DTensor.from_local(zeros, p.device_mesh, placements, run_check=False, shape=shape, stride=stride)

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from evolvent.config import Config
@@ -18,6 +17,7 @@ from evolvent.errors import ConfigError, MissingExtra, Problem, boundary, unknow
 from evolvent.learn.optim.adan import Adan, Lion
 from evolvent.learn.optim.fused import AdaLomo, Lomo
 from evolvent.learn.optim.sophia import SophiaG
+from evolvent.models.pieces import is_dtensor
 
 __all__ = ["OptimizerConfig", "build_optimizer", "check_fused", "is_builtin"]
 
@@ -106,12 +106,12 @@ def build_optimizer(
         settings = {"betas": betas, "fused": all(p.device.type in ("cpu", "cuda") for p in weights), **settings}
     elif "clip_value" in parameters:
         settings |= {"fused": config.fused, "clip_value": clip if config.clipping == "value" else None}
-    elif cls is torch.optim.Adafactor and any(isinstance(p, DTensor) for p in weights):
+    elif cls is torch.optim.Adafactor and any(is_dtensor(p) for p in weights):
         hint = "set optimizer.name=adalomo and optimizer.fused=false for the same update rule"
         raise ConfigError([Problem("optimizer.name", "adafactor of torch cannot train sharded weights", hint)])
     groups: dict[tuple[bool, Any], dict[str, Any]] = {}  # one for each mesh: torch's batched operations mix none
     for p in sorted(weights, key=lambda p: p.dim() <= 1):
-        mesh = p.device_mesh if isinstance(p, DTensor) else None
+        mesh = p.device_mesh if is_dtensor(p) else None
         empty = {"params": [], "weight_decay": weight_decay if p.dim() > 1 else 0.0}
         groups.setdefault((p.dim() > 1, mesh), empty)["params"].append(p)
     with boundary(ConfigError, f"optimizer {config.name!r} refused its weights or settings"):

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, schedules
-from torch.distributed.tensor import DTensor
 
 from evolvent.errors import BatchMismatch, ConfigError, Problem
 from evolvent.learn.forward import model_inputs
 from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.parallel.ranks import Ranks, Schedule
 from evolvent.learn.token_sequences import Batch
+from evolvent.models.pieces import is_dtensor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["Pipeline", "StageModule", "check_pipeline", "min_micro_batches", "split_into_stages", "split_layers"]
 
 Loss = Callable[[Outputs, Batch], Tensor]
-_SINGLE_STAGE_SCHEDULES: dict[str, Any] = {"gpipe": schedules.ScheduleGPipe, "1f1b": schedules.Schedule1F1B}
-_DOUBLE_STAGE_SCHEDULES: dict[str, Any] = {
-    "interleaved": schedules.ScheduleInterleaved1F1B,
-    "looped_bfs": schedules.ScheduleLoopedBFS,
-    "zero_bubble": schedules.ScheduleInterleavedZeroBubble,
-    "zbv": schedules.ScheduleZBVZeroBubble,
+_SINGLE_STAGE_SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
+_DOUBLE_STAGE_SCHEDULES = {
+    "interleaved": "ScheduleInterleaved1F1B",
+    "looped_bfs": "ScheduleLoopedBFS",
+    "zero_bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
 }
 
 
@@ -158,6 +157,9 @@ class Pipeline:
 
     def _build_schedule(self, shape: tuple[int, ...], count: int) -> Any:
         """Builds a schedule with given shapes, so that torch need not send pickled descriptions from stage to stage."""
+        # Loads torch's compiler, which a process without stages does not need.
+        from torch.distributed.pipelining import PipelineStage, schedules
+
         size, dtype = self._chunks[0].model.config.hidden_size, self._chunks[0].wire_dtype
         ids, end = torch.empty(shape, dtype=torch.int64, device="meta"), torch.empty(1, device="meta")
         states = torch.empty(*shape, size, dtype=dtype, device="meta", requires_grad=True)
@@ -173,7 +175,7 @@ class Pipeline:
             )
             for chunk in self._chunks
         ]
-        kind = (_SINGLE_STAGE_SCHEDULES | _DOUBLE_STAGE_SCHEDULES)[self._schedule]
+        kind = getattr(schedules, (_SINGLE_STAGE_SCHEDULES | _DOUBLE_STAGE_SCHEDULES)[self._schedule])
         stage = stages[0] if self._schedule in _SINGLE_STAGE_SCHEDULES else stages
         return kind(stage, count, loss_fn=lambda found, _: found.sum(), scale_grads=False)
 
@@ -202,7 +204,7 @@ def _local_gradient(weight: nn.Parameter) -> Tensor:
     """Returns this rank's part of a gradient, as it is in memory."""
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)
-    return weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
+    return weight.grad.to_local() if is_dtensor(weight.grad) else weight.grad
 
 
 def split_layers(layers: int, stages: int) -> list[range]:
