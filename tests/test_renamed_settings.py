@@ -72,14 +72,14 @@ def test_identities_are_those_before_the_rename(config):
 
 
 def test_old_values_load_with_one_warning_and_keep_the_identity(tmp_path, caplog):
-    config = PPOConfig(practice=RLConfig(critic="separate"))
+    config = PPOConfig(whiten=False, practice=RLConfig(critic="separate"))
     file = tmp_path / "old.toml"
     file.write_text('[practice]\ncritic = "own"\n', encoding="utf-8")
-    assert resolve(PPOConfig, file=file) == config
+    assert resolve(PPOConfig, file=file, overrides=["--whiten", "false"]) == config
     assert [record.getMessage() for record in caplog.records] == [
         "renamed settings: practice.critic 'own' is now 'separate'"
     ]
-    assert resolve(PPOConfig, overrides=["--practice.critic", "own"]) == config
+    assert resolve(PPOConfig, overrides=["--practice.critic", "own", "--whiten", "false"]) == config
     with pytest.warns(FutureWarning, match="RLConfig: critic 'own' is now 'separate'"):
         assert RLConfig(critic="own") == config.practice
     with pytest.warns(FutureWarning, match="RLConfig: critic 'own' is now 'separate'"):

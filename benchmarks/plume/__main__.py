@@ -86,7 +86,7 @@ def protocol(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
         "world": [world.name, world.version, world.preset.sensor.id],
         "episodes": 24 if quick else EPISODES,
         "particles": 200 if quick else PARTICLES,
-        "edition": 1,
+        "edition": 2 if name.startswith("entrotaxis") else 1,  # 2: entropy over readings in steps of the noise
     }
 
 

@@ -171,7 +171,7 @@ def test_a_history_policy_goes_on_at_a_cut_where_the_context_is_full(tmp_path, c
         assert seen.batch.bootstrap[action] == pytest.approx(expected, abs=1e-5)
 
 
-ETPO_PRACTICE = {"epochs": 4, "critic_lr": 3e-4, "iterations": 40, "save_every": 40}
+ETPO_PRACTICE = {"ppo_epochs": 4, "critic_lr": 3e-4, "iterations": 40, "save_every": 40}
 SEEDS = {"poad": 3}  # the middle of so many: one in twelve learns to say one word of the two
 RLOO_PRACTICE = {"iterations": 30, "save_every": 30}
 METHODS = {
@@ -201,7 +201,7 @@ def beginner(tmp_path_factory):
     return talking(tmp_path_factory.mktemp("talking"), Echo())
 
 
-SHORT = ("ppo-token", "grpo", "poad-own-critic")  # with a critic on the trunk, without one, with one of its own
+SHORT = ("ppo-token", "grpo", "poad-separate-critic")  # with a critic on the trunk, without one, with one of its own
 
 
 @pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in METHODS])
@@ -277,8 +277,8 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
 
 
 def test_the_first_soft_backup_is_the_reward(tmp_path):
-    """Q is 0 and the policy is the reference: prefixes are worth 0, and an action's last token what it was paid."""
-    world, networks = Echo(), Networks(ETPOConfig(beta=0.5))
+    """One step of backup: Q is 0 and the policy the reference, so only an action's last token is worth what was paid."""
+    world, networks = Echo(), Networks(ETPOConfig(beta=0.5, gae_lambda=0.0, token_lambda=0.0))
     objective = Objective("etpo", networks.policy_loss, lambda batch: batch.count, ("logits",))
     setup = RLSpec("etpo", quick(iterations=1), objective, on_start=networks.create)
     with run_of(tmp_path, world) as run, run.train_rl(talking(tmp_path / "talks", world), setup) as practice:

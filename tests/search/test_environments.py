@@ -23,7 +23,7 @@ from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.rollout.episode import collect
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
-from evolvent.search.environments import StateValue, TextValue, search_env
+from evolvent.search.environments import RolloutValue, StateValue, TextValue, search_env
 from evolvent.search.gumbel import gumbel_mcts
 from evolvent.search.mcts import Commit, mcts
 from evolvent.search.proposers import EnvState, LanguageProposer, ListedProposer, ProposalRequest
@@ -167,6 +167,47 @@ def test_estimates_are_added_to_what_was_earned():
         terminal="value",
     )
     assert valued.tree.value[valued.best_node] == 5.0, "what was earned is not told"
+
+
+def expected(number: int, path: tuple[str, ...]) -> float:
+    """The return of moves that are drawn evenly, by enumeration."""
+    ends = every(3 - len(path))
+    return sum(total(number, (*path, *rest)) for rest in ends) / len(ends)
+
+
+def test_rollouts_value_a_state_by_the_mean_return_of_the_rest():
+    """Against enumeration: 400 rollouts of a return below 3 have a standard error below .03."""
+    result = run(
+        lambda root: beam(root, Budget(), np.random.default_rng(0), width=3, keep=27, depth=3),
+        Steps(),
+        step_task(),
+        proposer=ListedProposer(),
+        estimate=RolloutValue(400),
+    )
+    tree = result.tree
+    for node in range(1, len(tree)):
+        path = moves(tree.states[node])
+        if len(path) == 3:
+            assert tree.value[node] == pytest.approx(total(0, path)), "an end is worth what it earned"
+        else:
+            assert tree.value[node] == pytest.approx(expected(0, path), abs=0.1)
+    assert tree.value[result.best_node] == pytest.approx(best(0))
+
+
+def test_rollouts_that_fail_are_left_out_and_a_state_without_any_is_dropped():
+    ended_early = {f"a {second}": "ends" for second in "bc"}
+    moods = {"a a": "fails", **ended_early, **{f"b {second}": "fails" for second in "abc"}}
+    (children,) = told(
+        Steps(moods=moods), ExpandRequest(None, 3), proposer=ListedProposer(), estimate=RolloutValue(60)
+    ).children
+    by_action = {child.action: child for child in children}
+    assert "a bug in the world" in by_action["b"].problem and by_action["b"].value is None
+    mean = (total(0, ("a", "b")) + total(0, ("a", "c"))) / 2
+    assert by_action["a"].value == pytest.approx(mean, abs=0.15) and not by_action["a"].problem
+    with pytest.raises(ConfigError, match="expected 1 or more"):
+        RolloutValue(0)
+    with pytest.raises(ConfigError, match="neither rewards nor an estimate"):
+        told(Steps(), proposer=ListedProposer(), estimate=RolloutValue(1), terminal="value")
 
 
 def once(*wanted: ExpandRequest, root: EnvState) -> Search:
@@ -318,6 +359,34 @@ def test_the_likeliest_path_is_the_agents_greedy_episode(setting):
         record = env_trajectory(result.tree.states[result.best_node], world, task, name=played[task.id].id)
         assert record == played[task.id], "token by token, reward by reward"
         assert len(record.steps) > 1
+
+
+@pytest.mark.parametrize("generated", [None, 120, 400])
+def test_rollouts_of_a_policy_count_in_the_budget(setting, generated):
+    world, policy, tasks = setting
+    language = LanguageProposer(policy, world, max_tokens=6)
+    result = run(
+        lambda root: mcts(
+            root,
+            Budget(generated=generated),
+            np.random.default_rng(0),
+            width=2,
+            depth=3,
+            leaves=1,
+            start=Commit(simulations=3),
+        ),
+        world,
+        tasks[0],
+        proposer=language,
+        estimate=RolloutValue(2),
+        engine=LocalEngine(policy, slots=4),
+    )
+    children = sum(int(count) for count in result.tree.generated[: len(result.tree)])
+    assert result.spent.generated > children, "rollouts are counted beside the tree's own tokens"
+    if generated is None:
+        assert result.ended_by == "done"
+    else:
+        assert result.spent.generated <= generated and result.ended_by == "generated"
 
 
 LANGUAGE_SEARCHES = {

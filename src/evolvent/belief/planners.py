@@ -3,11 +3,11 @@
 All of them use one table, computed once: Nz hypotheses drawn systematically, one noisy reading of each at every
 candidate, and the posterior after each reading. Higher scores are better.
 
-- random; greedy: highest expected concentration; - go to mean: nearest to the posterior mean of the source's
-position; - infotaxis (Vergassola, Villermaux and Shraiman, Nature 445, 2007): expected decrease of the entropy
-of the weights; - entrotaxis (Hutchinson, Liu and Chen, Information Fusion 42, 2018): entropy of the next
-reading; - DCEE (Chen, Rhodes and Liu, Automatica 133:109851, 2021): expected squared distance from the
-posterior mean, and
+- random; greedy: highest expected concentration; go to mean: nearest to the posterior mean of the source's position;
+- infotaxis (Vergassola, Villermaux and Shraiman, Nature 445, 2007): expected decrease of the entropy of the weights;
+- entrotaxis (Hutchinson, Liu and Chen, Information Fusion 42, 2018): entropy of the next reading, in steps of the
+  sensor's noise (`noise_width`);
+- DCEE (Chen, Rhodes and Liu, Automatica 133:109851, 2021): expected squared distance from the posterior mean, and
   trace of the posterior covariance, both small. If readings are drawn from the model that updates, the sum of the two
   does not depend on the readings at all (tower property): exact DCEE with equal weights goes to the posterior mean.
 
@@ -41,6 +41,7 @@ __all__ = [
     "go_to_mean",
     "greedy",
     "infotaxis",
+    "noise_width",
     "random_scores",
     "tabulate_draws",
     "tabulate_outcomes",
@@ -62,7 +63,8 @@ class PredictiveTable:
         prior_entropy: [B]. Entropy of the weights, nats.
         weight: [B, K, J]. Weight of an outcome; sums to 1. Where it is 0, so are all following fields except
             `mean`.
-        evidence: [B, K, J]. Log predictive density of the outcome.
+        evidence: [B, K, J]. Log predictive probability of the outcome; of a reading, its density times `noise_width`,
+            the probability of a step of that width around it.
         entropy: [B, K, J]. Entropy of the weights after it, nats.
         information_gain: [B, K, J]. Sum of w' log(w' / w), nats.
         mean: [B, K, J, 2]. Mean of the source's position after it.
@@ -220,7 +222,7 @@ def _tabulate(
     statistics = log_w.new_zeros(b, k, 1 + nz, 6)
     miss_joint = log_w.unsqueeze(1) + log_likelihood(concentrations, log_w.new_zeros(()), sensor)
     spread = sensor.sigma_fraction * concentrations + sensor.sigma
-    base = log_w.unsqueeze(1) - torch.log(spread) - _ROOT
+    base = log_w.unsqueeze(1) - torch.log(spread / noise_width(sensor)) - _ROOT
     if sensor.likelihood == "consistent":
         base += math.log(sensor.detect)
     scale = 1.0 / spread
@@ -251,8 +253,21 @@ def infotaxis(predictive_table: PredictiveTable, form: Literal["entropy", "publi
     return predictive_table.prior_entropy.unsqueeze(-1) - (predictive_table.weight * predictive_table.entropy).sum(-1)
 
 
+def noise_width(sensor: Sensor) -> float:
+    """Returns the standard deviation of the sensor's noise at its threshold, grams per cubic meter.
+
+    Readings that differ by less are one reading to the entropy of `entrotaxis`: a probability of no detection and a
+    density cannot be mixed, and a density depends on the unit of concentrations.
+    """
+    return sensor.sigma + sensor.sigma_fraction * sensor.threshold
+
+
 def entrotaxis(predictive_table: PredictiveTable) -> Tensor:
-    """Estimates the entropy of the next reading from the draws, [B, K]: - mean log sum_n w_n L(z | theta_n)."""
+    """Estimates the entropy of the next reading from the draws in nats, [B, K]: - mean log sum_n w_n L(z | theta_n).
+
+    L is a probability on both sides of the threshold: of no detection, and of a reading within one `noise_width`. The
+    source's criterion is the entropy over such discrete readings; units of concentration do not change it.
+    """
     return -(predictive_table.weight * predictive_table.evidence).sum(-1)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
 from rich.box import ASCII, SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
@@ -17,6 +18,8 @@ from rich.text import Text
 from evolvent.view.escape import show_hidden
 
 __all__ = ["format_rate", "make_console", "open_console", "render_table"]
+
+_MIN_WRAPPED_WIDTH = 20  # characters; a narrower last column is harder to read than a block a row
 
 
 class _Console(Console):
@@ -59,8 +62,8 @@ def render_table(
 ) -> RenderableType:
     """Renders a table whose cells are plain text: hidden characters are shown, and nothing is marked up.
 
-    Only the last column may wrap. Where the console is too narrow for that, every row is a block instead: its first
-    cell, then a line for each column.
+    Only the last column may wrap, and not below 20 characters. Where the console is too narrow for that, every row is
+    a block instead: its first cell, then a line for each column.
 
     Args:
         columns: the headers.
@@ -82,7 +85,9 @@ def render_table(
         )
     for row in cells:
         rich_table.add_row(*row)
-    if Measurement.get(console, console.options.update(width=10_000), rich_table).minimum <= console.width:
+    full_width = Measurement.get(console, console.options.update(width=10_000), rich_table).maximum
+    last_width = max((cell_len(row[-1]) for row in [columns, *cells] if row), default=0)
+    if full_width - max(0, last_width - _MIN_WRAPPED_WIDTH) <= console.width:
         return rich_table
     return Text("\n".join(_format_block(columns, row) for row in cells), overflow="fold")
 

@@ -113,7 +113,9 @@ class Progress:
         self._redraw(force=True)
 
     def update(self, values: JsonObject) -> None:
-        """Updates the stage with logged numbers: episodes so far (in total), or tokens learned (by this update)."""
+        """Updates the stage with logged numbers: episodes or steps so far (in total), or tokens learned (by this
+        update).
+        """
         stage = self._active
         if stage is None:
             return
@@ -124,6 +126,10 @@ class Progress:
         elif "episodes" in values:
             stage.done, stage.env_steps = int(values["episodes"]), int(values.get("env_steps", 0))
             stage.success = float(values["success"]) if "success" in values else None
+        elif "steps" in values:
+            stage.done = int(values["steps"])
+            stage.success = float(values["success"]) if "success" in values else None
+            self._print_interim_line(stage)
         elif "tokens" in values:
             stage.done += int(values["tokens"])
             stage.loss = values.get("loss")
@@ -143,7 +149,11 @@ class Progress:
         """Reports RL training: without a terminal it prints a line at intervals, and its last iteration ends it."""
         if stage.size is not None and stage.done >= stage.size:
             self.end()
-        elif self._live is None and self.clock() - max(self._last_line_time, stage.start_time) > _LINE_INTERVAL_S:
+        else:
+            self._print_interim_line(stage)
+
+    def _print_interim_line(self, stage: _ActiveStage) -> None:
+        if self._live is None and self.clock() - max(self._last_line_time, stage.start_time) > _LINE_INTERVAL_S:
             self._last_line_time = self.clock()
             self.console.print(self._format_line(stage), soft_wrap=True)
 

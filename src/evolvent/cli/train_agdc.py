@@ -17,6 +17,7 @@ from pydantic import Field
 from rich.console import Console
 
 from evolvent.cli.console import render_table
+from evolvent.cli.progress import Progress
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.registry import require_train_extra
 from evolvent.cli.settings import AnyCommand, Command, parse_command
@@ -29,11 +30,13 @@ from evolvent.view.escape import show_hidden
 if TYPE_CHECKING:
     from evolvent.belief.comparison import Chooser
     from evolvent.belief.traces import Trace
+    from evolvent.belief.vector import FinishedSearch
     from evolvent.methods.agdc import Seeker
     from evolvent.trajectory import Start
 
 __all__ = ["COMMAND", "COMMANDS", "SeekConfig", "TrainAGDCConfig", "run", "seek"]
 
+_RECENT_EPISODES = 100  # whose success the progress line shows
 _PLANNERS = ("random", "go_to_mean", "infotaxis", "entrotaxis", "dcee")
 _SMALL_CONFIG = AGDCConfig()  # named, so that a setting given beside it leaves the others
 
@@ -172,8 +175,16 @@ def _load_or_learn(config: AGDCConfig, folder: Path, console: Console) -> Seeker
     if (folder / "curve.json").is_file():
         return load_seeker(folder)
     preposition = "with" if config.arm == "agdc" else "without"
-    console.print(f"learning {config.algorithm} {preposition} cessation, {config.budget:,} steps", soft_wrap=True)
-    seeker = agdc(config)
+    with Progress(console) as progress:
+        progress.begin("fit", f"learning {config.algorithm} {preposition} cessation", config.budget, unit="steps")
+
+        def report(steps: int, finished: Sequence[FinishedSearch]) -> None:
+            recent = finished[-_RECENT_EPISODES:]
+            success = {"success": sum(one.ceased and one.right for one in recent) / len(recent)} if recent else {}
+            progress.update({"steps": steps, **success})
+
+        seeker = agdc(config, report=report)
+        progress.end()
     save_seeker(seeker, folder)
     write_atomic(folder / "curve.json", json.dumps(_learning_curve(seeker)))  # last: it says that the policy is whole
     return seeker
@@ -263,6 +274,7 @@ def _measure_all(
     rows = _read_table(folder)
     for name, choose in _make_choosers(searches).items():
         if name not in {row["name"] for row in rows}:
+            console.print(f"playing {searches.config.episodes} searches by {show_hidden(name)}", soft_wrap=True)
             rows.append(_measure_player(folder, name, choose, searches))
             write_atomic(folder / "table.json", json.dumps(rows, allow_nan=False, indent=1))
     _write_report(folder, searches, rows, curve)

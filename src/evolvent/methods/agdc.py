@@ -16,10 +16,10 @@ and nothing is paid for ending it. In evaluation the same detector ends its epis
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,13 +129,19 @@ def build_detector(config: AGDCConfig) -> Detector:
     return StdBelow(get_preset(config.world).zeta if config.zeta is None else config.zeta)
 
 
-def agdc(config: AGDCConfig, tasks: Sequence[Task] | None = None) -> Seeker:
+def agdc(
+    config: AGDCConfig,
+    tasks: Sequence[Task] | None = None,
+    *,
+    report: Callable[[int, Sequence[FinishedSearch]], None] | None = None,
+) -> Seeker:
     """Trains a policy to search for a source.
 
     The global random generators, which stable-baselines3 seeds and uses, are restored afterwards.
 
     Args:
         tasks: to sample from (None: the world's training panel).
+        report: called while it trains with the number of environment steps and the finished episodes so far.
     Raises:
         MissingExtra: stable-baselines3 is not installed.
     """
@@ -145,8 +151,20 @@ def agdc(config: AGDCConfig, tasks: Sequence[Task] | None = None) -> Seeker:
         env = _build_envs(config, config.at_once, tasks)
         learning_start = {} if config.algorithm == "ppo" else {"learning_starts": min(5_000, config.budget // 20)}
         model = _build_learner(config, env, **learning_start)
-        model.learn(config.budget)
+        model.learn(config.budget, callback=None if report is None else _reporting(report, model, env))
     return Seeker(config, model, tuple(env.finished))
+
+
+def _reporting(
+    report: Callable[[int, Sequence[FinishedSearch]], None], model: BaseAlgorithm, env: SourceSearchVec
+) -> Callable[[dict[str, Any], dict[str, Any]], bool]:
+    """Returns the callback of stable-baselines3 that reports after every step of the environments."""
+
+    def report_step(local_values: dict[str, Any], global_values: dict[str, Any]) -> bool:
+        report(model.num_timesteps, env.finished)
+        return True
+
+    return report_step
 
 
 def _build_envs(config: AGDCConfig, size: int, tasks: Sequence[Task] | None) -> SourceSearchVec:

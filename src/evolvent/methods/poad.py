@@ -10,7 +10,8 @@ is consistent with those of whole actions: no reward and no discount inside an a
 
 so that the advantages of an action's tokens add up to the action's own, and a search over V^n actions becomes
 one over n x V tokens. The discount of `methods/ntpo.py` between tokens breaks that: its error grows with 1 -
-gamma^(n-j). The released code applies lambda inside an action too (`token_lambda`, as published); 1 does not.
+gamma^(n-j). The released code applies lambda inside an action too, and whitens advantages; so do these defaults
+(`token_lambda` .95, `whiten`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class POADConfig(ImportanceCorrection):
     entropy_coef: float = Field(default=1e-4, ge=0, description="coefficient of the entropy bonus")
     value_coef: float = Field(default=0.5, gt=0, description="coefficient of the value loss, on a shared trunk")
     target_kl: float | None = Field(default=0.02, gt=0, description="divergence that ends an iteration's passes")
-    whiten: bool = Field(default=False, description="advantages to mean 0 and variance 1 over an iteration")
+    whiten: bool = Field(default=True, description="advantages to mean 0 and variance 1 over an iteration")
     practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
 
 

@@ -43,7 +43,7 @@ class PPOConfig(ImportanceCorrection):
     value_coef: float = Field(default=0.5, gt=0, description="coefficient of the value loss, on a shared trunk")
     target_kl: float | None = Field(default=0.02, gt=0, description="divergence that ends an iteration's passes")
     kl: float = Field(default=0.0, ge=0, description="times log pi - log reference is taken off every token's reward")
-    whiten: bool = Field(default=False, description="advantages to mean 0 and variance 1 over an iteration")
+    whiten: bool = Field(default=True, description="advantages to mean 0 and variance 1 over an iteration")
     practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
 
     @model_validator(mode="after")
@@ -59,7 +59,7 @@ class PPOConfig(ImportanceCorrection):
         return self
 
 
-TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy_coef": 0.0, "target_kl": None, "whiten": True}
+TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy_coef": 0.0, "target_kl": None}
 """Settings of PPO as in learning from human feedback."""
 
 

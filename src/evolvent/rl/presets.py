@@ -142,7 +142,7 @@ R3 = Preset(
 
 PPO_ACTION = Preset(
     "ppo_action",
-    GaeEstimator(gamma=0.99, gae_lambda=0.95, level="action"),
+    GaeEstimator(gamma=0.99, gae_lambda=0.95, level="action", whiten=True),
     PolicyGradient(
         ratio="action",
         aggregate=Aggregate("unit_mean", level="action"),
@@ -155,12 +155,16 @@ PPO_ACTION = Preset(
 
 POAD = Preset(
     "poad",
-    GaeEstimator(gamma=0.99, gae_lambda=0.95, token_lambda=0.95),
+    GaeEstimator(gamma=0.99, gae_lambda=0.95, token_lambda=0.95, whiten=True),
     PolicyGradient(entropy_coef=1e-4, value_loss=ValueLoss(0.5, clip=0.2), target_kl=0.02),
 )
 """Policy optimisation with action decomposition, arXiv 2405.15821: no discount inside an action."""
 
-NTPO = Preset("ntpo", GaeEstimator(gamma=0.99, gae_lambda=0.95, token_gamma=0.99, token_lambda=0.95), POAD.loss)
+NTPO = Preset(
+    "ntpo",
+    GaeEstimator(gamma=0.99, gae_lambda=0.95, token_gamma=0.99, token_lambda=0.95, whiten=True),
+    POAD.loss,
+)
 """Naive token-wise policy optimisation, POAD's baseline: the discount falls between tokens too."""
 
 OPENR_TPPO = Preset(

@@ -20,7 +20,7 @@ from evolvent.engine.driver import run_jobs
 from evolvent.errors import ConfigError, ErrorRecord, EvolventError, Problem, unknown_name_problem
 from evolvent.models.dialects import Dialect, open_conversation
 from evolvent.search.aggregate import Answer, Same
-from evolvent.search.environments import StateValue, TextValue, ValueEstimator, search_env
+from evolvent.search.environments import RolloutValue, StateValue, TextValue, ValueEstimator, search_env
 from evolvent.search.export import tree_row
 from evolvent.search.forest import Decision, Forest, Growing, answer_rows, decide, grow_forest
 from evolvent.search.proposers import EnvState, LanguageProposer, history_problems
@@ -195,8 +195,6 @@ def check_search(
             problems.append(Problem("generated", problem, "raise the budget, or lower max_tokens or span_tokens"))
         if level == "solution":
             continue  # it asks for no values
-        if level == "turn" and search.value == "rollouts":
-            problems.append(Problem("value", f"got 'rollouts', but world {name!r} has several turns", "use a judge"))
         if level != "turn" and has_detector and world.run_in_thread:
             problems.append(Problem("stop", f"reading answers of world {name!r} takes too long during sampling"))
         if level != "turn" and search.value == "reward":
@@ -437,13 +435,15 @@ def _search_turns(world: World, start: Start, context: _SearchContext) -> Job[Se
     language = LanguageProposer(
         context.policy, world, Sampling(config.temperature, config.top_k, config.top_p), config.span_tokens
     )
-    estimate: ValueEstimator | None = None
+    estimate: ValueEstimator | RolloutValue | None = None
     if config.value == "judge" and context.scorer is not None:
         estimate = TextValue(
             language, context.scorer, includes_earned=config.terminal == "reward"
         )  # as `reward.states` trains it
     elif config.value == "reward":
         estimate = StateValue(lambda state: 0.0)
+    elif config.value == "rollouts":
+        estimate = RolloutValue(config.rollouts)
     begin = context.begin_search(lambda state: _grade_state(world, state).answer)
     grown_forest = yield from search_env(
         lambda root: context.grow_forest(begin, root, problem_seed),
@@ -451,7 +451,7 @@ def _search_turns(world: World, start: Start, context: _SearchContext) -> Job[Se
         task=task,
         proposer=language,
         estimate=estimate,
-        terminal="reward" if estimate is None or config.value == "reward" else config.terminal,
+        terminal=config.terminal if config.value == "judge" else "reward",
         seed=problem_seed,
     )
     verdicts = [

@@ -17,18 +17,29 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from evolvent.engine.asks import Answer, Ask, BlockingCall, Job, RoutedAsk
-from evolvent.errors import ConfigError, EnvLost, EvolventError, ScoringError, StepTimeout, user_boundary
+from evolvent.errors import ConfigError, EnvLost, EvolventError, Problem, ScoringError, StepTimeout, user_boundary
 from evolvent.search.budgeted import request_in_parts
 from evolvent.search.drive import fit_to_budget, run_search
 from evolvent.search.isolation import IsolatedAsker, is_recoverable
-from evolvent.search.meter import Meter, limits_tokens
+from evolvent.search.meter import Meter, OverBudget, limits_tokens
 from evolvent.search.proposers import EnvState, LanguageProposer, Proposal, ProposalRequest, Proposer
 from evolvent.search.records import Budget, Child, EndedBy, ExpandRequest, Request, Response, Spent
 from evolvent.search.scorers import BoundedScorer, Scorer
 from evolvent.trajectory import Task, Value, sample_seed
 from evolvent.worlds.base import DeferredClose, Env, Forkable, Info, Limits, World
 
-__all__ = ["BoundedEstimator", "EnvMoment", "EnvSession", "StateValue", "TextValue", "ValueEstimator", "search_env"]
+__all__ = [
+    "BoundedEstimator",
+    "EnvMoment",
+    "EnvSession",
+    "RolloutValue",
+    "StateValue",
+    "TextValue",
+    "ValueEstimator",
+    "search_env",
+]
+
+_FIRST_ROLLOUT = 1 << 20  # number of the first sample of rollouts, which differ from those of a node's children
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +193,24 @@ class StateValue:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutValue:
+    """The mean return of rollouts from a state: the proposer plays the rest of the episode `k` times (Monte Carlo).
+
+    Rollouts are played in the search's own environment, from the state's snapshot, and count in its budget. One that
+    fails, or that the budget has no room for, is left out.
+
+    Raises:
+        ConfigError: k below 1.
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ConfigError([Problem("k", f"got {self.k}, expected 1 or more")])
+
+
+@dataclass(frozen=True, slots=True)
 class TextValue:
     """A scorer of the conversation, queried where the next action begins, for example a value head.
 
@@ -234,7 +263,7 @@ def search_env(
     world: World,
     task: Task,
     proposer: Proposer,
-    estimate: ValueEstimator | None = None,
+    estimate: ValueEstimator | RolloutValue | None = None,
     terminal: Literal["reward", "value"] = "reward",
     seed: int = 0,
     limits: Limits | None = None,
@@ -247,7 +276,8 @@ def search_env(
 
     Args:
         search: made when the episode has begun, with its first state as root; a `Search`, or a forest.
-        proposer: proposes the actions to try. estimate: of the future return; None: nothing more.
+        proposer: proposes the actions to try. estimate: of the future return, by a model, a function or rollouts; None:
+            nothing more.
         terminal: "value": earned rewards are not used: a state's value is the estimate alone, of the whole
             episode's return, at its end too.
         seed: of the episode and of all samples.
@@ -256,11 +286,11 @@ def search_env(
             not
         begin. StaleNode, WeightsChanged, TokensMissing: see `texts.search_text`. The errors of the search.
     """
-    if terminal == "value" and estimate is None:
+    if terminal == "value" and (estimate is None or isinstance(estimate, RolloutValue)):
         raise ConfigError(
-            "the search has neither rewards nor an estimate",
+            "the search has neither rewards nor an estimate of them",
             value=terminal,
-            expected="an estimate, or terminal = 'reward'",
+            expected="an estimate by a model or a function, or terminal = 'reward'",
         )
     limits = limits or Limits()
     session = EnvSession(world, task, limits)
@@ -307,7 +337,13 @@ class _EnvAnswerer:
     """Answers the requests of one search."""
 
     def __init__(
-        self, session: EnvSession, proposer: Proposer, estimate: ValueEstimator | None, *, horizon: int, terminal: str
+        self,
+        session: EnvSession,
+        proposer: Proposer,
+        estimate: ValueEstimator | RolloutValue | None,
+        *,
+        horizon: int,
+        terminal: str,
     ) -> None:
         self._stage, self._proposer, self._estimate = session, proposer, estimate
         self._horizon, self._terminal = horizon, terminal
@@ -490,6 +526,9 @@ class _EnvAnswerer:
         estimate = self._estimate
         if estimate is None:
             return ""
+        if isinstance(estimate, RolloutValue):
+            yield from self._play_rollouts(pending, estimate.k, left)
+            return ""
         try:
             values = yield from self._meter.run_scorer(estimate.values(pending), model=estimate.model, left=left)
         except EvolventError as error:
@@ -502,6 +541,37 @@ class _EnvAnswerer:
             )
         self._values.update(zip(pending, map(float, values), strict=True))
         return ""
+
+    def _play_rollouts(self, states: Sequence[EnvState], k: int, left: Budget) -> Job[None]:
+        """Plays the rest of the episode `k` times from each state; stores the mean of what they still earn.
+
+        Raises:
+            OverBudget: the budget had no room for a single rollout of some state.
+        """
+        expansions = [ExpandRequest(state, k, to_end=True, valued=False, first=_FIRST_ROLLOUT) for state in states]
+        first_asks = [
+            ask
+            for expansion in expansions
+            for ask in self._proposer.build_asks(
+                ProposalRequest(expansion.state, _sample_numbers(expansion), distinct=False)
+            )
+        ]
+        first_limit = left.over(self._meter.spent, more=self._meter.max_cost(first_asks))
+        if first_limit is not None:
+            raise OverBudget(first_limit)
+        limit_before, self._short = self._short, None
+        rollouts = yield from self._children(expansions, left)
+        limit, self._short = self._short, limit_before
+        for state, siblings in zip(states, rollouts, strict=True):
+            returns = [child.state.earned for child in siblings if not child.problem for _ in range(child.count)]
+            scored_returns = [episode_return for episode_return in returns if not math.isnan(episode_return)]
+            if scored_returns:
+                self._values[state] = float(np.mean(scored_returns)) - state.earned
+            elif limit is None:
+                reasons = [child.problem for child in siblings if child.problem]
+                self._problems[state] = reasons[0] if reasons else "no rollout was scored"
+        if limit is not None and any(self._needs_estimate(state) for state in states):
+            raise OverBudget(limit)
 
     def _value(self, state: EnvState) -> float | None:
         """Returns a state's value: NaN after a failed reward or estimate, None where it was not estimated."""

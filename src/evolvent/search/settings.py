@@ -199,7 +199,7 @@ class SearchConfig(Config):
     sampled: bool = Field(default=False, description="noise at the root and sampled moves, to gather data")
     value: Literal["none", "judge", "rollouts", "reward"] = Field(
         default="judge",
-        description="where values come from: a judge; samples that the world checks; what the world has paid so far",
+        description="where values come from: a judge; what samples of the rest earn; what the world has paid so far",
     )
     score: Literal["value", "outcome", "process", "generative"] = Field(
         default="value", description="what the judge is: a value head, an outcome head, a process model, a verifier"
