@@ -18,7 +18,7 @@ import torch
 
 import evolvent
 from evolvent.bench.plan import Arm, ArmRun
-from evolvent.bench.results import ArmResult, collect_outcomes, read_costs
+from evolvent.bench.results import ArmResult, Outcome, collect_outcomes, read_costs
 from evolvent.cli import registry
 from evolvent.cli.prompting import Prompt, prompt_worlds
 from evolvent.config import Config
@@ -243,6 +243,11 @@ def _base(plan: Plan, seat: ArmRun) -> ArmResult:
         return _played(run, ready.rows, notes)
 
 
+def _have_equal_outcomes(first: Mapping[str, Sequence[Outcome]], second: Mapping[str, Sequence[Outcome]]) -> bool:
+    """Returns whether two results hold the same outcomes; a result that was read has them in the panel's order."""
+    return {name: sorted(rows) for name, rows in first.items()} == {name: sorted(rows) for name, rows in second.items()}
+
+
 def _arm(
     plan: Plan,
     seat: ArmRun,
@@ -262,7 +267,7 @@ def _arm(
         ConfigError: the base was made again and is not the one whose result is kept.
     """
     ready = _ready(plan, seat)
-    if collect_outcomes(ready.rows) != dict(seat.previous["base"].result.outcomes):
+    if not _have_equal_outcomes(collect_outcomes(ready.rows), seat.previous["base"].result.outcomes):
         raise ConfigError(
             f"the base of seed {seat.seed} is not the one of its result",
             expected="the same outcomes",
