@@ -277,7 +277,7 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
 
 
 def test_the_first_soft_backup_is_the_reward(tmp_path):
-    """One step of backup: Q is 0 and the policy the reference, so only an action's last token is worth what was paid."""
+    """One step of backup: where Q is 0 and the policy is rho, only an action's last token has a value: its reward."""
     world, networks = Echo(), Networks(ETPOConfig(beta=0.5, gae_lambda=0.0, token_lambda=0.0))
     objective = Objective("etpo", networks.policy_loss, lambda batch: batch.count, ("logits",))
     setup = RLSpec("etpo", quick(iterations=1), objective, on_start=networks.create)

@@ -31,6 +31,7 @@ CONFIGURED = {
     "collect --experts": "collect_experts",
     "bench agent-eval": "agenteval",
     "bench bfcl": "bfclbench",
+    "bench calls": "bfclbench",
     "bench code": "codebench",
     "search": "search",
     "serve": "serve",
@@ -53,7 +54,7 @@ MOST |= {"train comments": 48}
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit", "page"),
     "runs": ("", "list", "show", "export", "import", "recover", "track", "push", "pull"),
-    "bench": ("", "agent-eval", "bfcl", "code", "seek", "leaderboard", "compare", "study"),
+    "bench": ("", "agent-eval", "bfcl", "calls", "code", "seek", "leaderboard", "compare", "study"),
     "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, "sequence"),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
     "memory": ("", "build", "query"),
@@ -67,6 +68,7 @@ def _config(verb: str) -> type[BaseModel]:
         command = reinforced(verb.split()[-1])
     else:
         command = module.COMMANDS[verb.split()[-1]] if verb.startswith("train ") else module.COMMAND
+        command = module.CALLS_COMMAND if verb == "bench calls" else command
     found: type[BaseModel] = command.config
     return found
 

@@ -23,6 +23,7 @@ __all__ = ["run"]
 _VERB_HELP = {
     "agent-eval": "one agent on the test panels of all worlds, a results file",
     "bfcl": "function calling on BFCL v4, and on its items in other names",
+    "calls": "F1 of names and arguments on API-Bank, ToolAlpaca, Seal-Tools, NexusRaven",
     "code": "pass@k on HumanEval, MBPP, or files in their layouts",
     "seek": "planners and policies of AGDC that look for a source",
     "leaderboard": "a page from many results files",
@@ -36,6 +37,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     verbs = {
         "agent-eval": _run_agent_eval,
         "bfcl": _run_bfcl,
+        "calls": _run_calls,
         "code": _run_code,
         "seek": _run_seek,
         "leaderboard": _run_leaderboard,
@@ -65,6 +67,12 @@ def _run_bfcl(argv: Sequence[str], console: Console) -> int:
     from evolvent.cli.bfclbench import run as bfcl
 
     return bfcl(argv, console)
+
+
+def _run_calls(argv: Sequence[str], console: Console) -> int:
+    from evolvent.cli.bfclbench import run_calls
+
+    return run_calls(argv, console)
 
 
 def _run_seek(argv: Sequence[str], console: Console) -> int:

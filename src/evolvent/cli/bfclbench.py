@@ -1,4 +1,4 @@
-"""`evolvent bench bfcl`: function calling on BFCL's items, and on the same items with other names."""
+"""`evolvent bench bfcl` and `evolvent bench calls`: function calling on BFCL's items, and on samples of a file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, 
 from evolvent.cli.settings import Command, parse_command
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json, write_atomic
-from evolvent.stats import Interval
+from evolvent.grade.call_metrics import CallScore, score_calls
+from evolvent.stats import Interval, wilson_interval
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
 from evolvent.view.escape import show_hidden
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, MULTI_TURN
 from evolvent.worlds.bfcl.world import Bfcl
+from evolvent.worlds.calls.world import CallSet, read_call_samples
 
-__all__ = ["COMMAND", "run"]
+__all__ = ["CALLS_COMMAND", "COMMAND", "run", "run_calls"]
 
 _ALL = "all"
 
@@ -211,3 +213,106 @@ def _print_results(
 
 def _format_percent(share: float) -> str | None:
     return None if isnan(share) else f"{100 * share:.1f}"
+
+
+# ---------------------------------------------------------------------- samples of a file
+
+
+class CallsBenchConfig(AgentConfig):
+    """Settings of `evolvent bench calls`."""
+
+    data: Path = Field(description="a file of samples: API-Bank, ToolAlpaca, Seal-Tools, NexusRaven, xLAM, Hammer")
+    tools: Path | None = Field(
+        default=None, description="the file of functions of Seal-Tools (none: tool.jsonl beside it) or NexusRaven"
+    )
+    form: Literal["python", "json", "xml"] = Field(default="json", description="how calls are written")
+    temperature: float = Field(default=0.0, ge=0, description="of the policy; 0: the likeliest token")
+    limit: int | None = Field(default=None, ge=1, description="most samples; none: all")
+    max_tokens: int | None = Field(default=512, ge=1, description="longest reply")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/calls-N")
+
+
+CALLS_COMMAND = Command(
+    "bench calls",
+    "Let an agent call functions on the samples of a file: F1 of names and of arguments.",
+    CallsBenchConfig,
+    main_field="data",
+    resumes=True,
+)
+
+
+def run_calls(argv: Sequence[str], console: Console) -> int:
+    """Measures an agent on a file of samples; returns the exit code: 1 where a reply is missing."""
+    args = parse_command(CALLS_COMMAND, argv, console)
+    if args is None:
+        return 0
+    config = args.config
+    samples, problems = read_call_samples(config.data, config.tools)
+    world = CallSet(samples[: config.limit], form=config.form)
+    with prepare_agent(config, {world.name: world}, verb=CALLS_COMMAND.verb) as agent_setup:
+        folder = args.resume or choose_run_folder("calls", config.output_dir)
+        record = RunRecord(CALLS_COMMAND.verb, config, config.seed)
+        with Store.open(folder / "trajectories", writing=True) as store:
+            with record_run(folder, record), Progress(console) as progress:
+                names = {Start(task): f"calls/{task.id}" for task in world.tasks("test", "all")}
+                trajectories = resume_collection(
+                    world, names, agent_setup, store=store, progress=progress, config=config, label="calls"
+                )
+    answered = [trajectory for trajectory in trajectories if trajectory.success is not None]
+    score = score_calls(
+        [world.predicted_calls(trajectory) for trajectory in answered],
+        [world.sample(trajectory.task).calls for trajectory in answered],
+    )
+    num_exact = sum(bool(trajectory.success) for trajectory in answered)
+    row = {
+        **_build_calls_row(config, agent_setup, score),
+        "exact": num_exact,
+        "not_answered": len(trajectories) - len(answered),
+        "problems": [str(problem) for problem in problems],
+    }
+    write_atomic(folder / "calls.json", plain_json(row) + "\n")
+    _print_call_scores(console, score, num_exact)
+    for problem in problems[:5]:
+        console.print(show_hidden(str(problem)), soft_wrap=True)
+    if len(problems) > 5:
+        console.print(f"{len(problems)} rows could not be used", soft_wrap=True)
+    console.print(show_hidden(f"results {folder / 'calls.json'}"), soft_wrap=True)
+    return 1 if len(answered) < len(trajectories) else 0
+
+
+def _build_calls_row(config: CallsBenchConfig, agent_setup: AgentSetup, score: CallScore) -> dict[str, object]:
+    usage = agent_setup.usage()
+    return {
+        "player": agent_setup.player.name,
+        "about": dict(agent_setup.player.about),
+        "file": config.data.name,
+        "form": config.form,
+        "seed": config.seed,
+        "items": score.items,
+        **{
+            name: {"f1": counts.f1, "precision": counts.precision, "recall": counts.recall}
+            for name, counts in (("names", score.names), ("arguments", score.arguments))
+        },
+        "abstained": score.abstained,
+        "unparsable": score.unparsable,
+        "last_session": {"computed": usage.computed, "prompted": usage.prompted, "completed": usage.completed},
+        "versions": collect_versions(),
+    }
+
+
+def _print_call_scores(console: Console, score: CallScore, num_exact: int) -> None:
+    columns = ("measure", "F1, %", "precision, %", "recall, %")
+    rows = [
+        (name, *(_format_percent(share) for share in (counts.f1, counts.precision, counts.recall)))
+        for name, counts in (("names", score.names), ("arguments", score.arguments))
+    ]
+    console.print(render_table(console, columns, rows, numbers=columns[1:]))
+    if not score.items:
+        return
+    exact = wilson_interval(num_exact, score.items)
+    ends = f"{_format_percent(exact.low)} to {_format_percent(exact.high)}"
+    parts = [f"{score.items} items", f"exactly the expected calls: {_format_percent(exact.mean)} % (95 % {ends})"]
+    if score.abstained is not None:
+        parts.append(f"called nothing where nothing fits: {_format_percent(score.abstained)} %")
+    parts.append(f"unreadable replies: {_format_percent(score.unparsable)} %")
+    console.print("; ".join(parts), soft_wrap=True)

@@ -42,6 +42,7 @@ from evolvent.worlds.panel import check_names
 
 __all__ = [
     "CLASS_FILES",
+    "FORM_EXAMPLES",
     "GROUPS",
     "Bfcl",
     "Items",
@@ -149,7 +150,7 @@ GROUPS = ("non_live", "live", "irrelevance", "relevance", "multi_turn")
 """The tiers: the groups that the leaderboard's totals are made of."""
 _BASE, _LONG_CONTEXT = "multi_turn_base", "multi_turn_long_context"
 _NO_CALL = "That is all."
-_FORMS = {
+FORM_EXAMPLES: Mapping[Form, str] = {
     "python": "[name(parameter=value, ...), ...]",
     "json": '[{"name": "...", "arguments": {...}}, ...]',
     "xml": '<tool_call>{"name": "...", "arguments": {...}}</tool_call>, once for every call',
@@ -211,8 +212,8 @@ class Bfcl:
         self, folder: str | Path, *, form: Form = "python", categories: Sequence[str] = tuple(CATEGORIES)
     ) -> None:
         problems = [unknown_name_problem("category", name, CATEGORIES) for name in categories if name not in CATEGORIES]
-        if form not in _FORMS:
-            problems.append(unknown_name_problem("form", form, _FORMS))
+        if form not in FORM_EXAMPLES:
+            problems.append(unknown_name_problem("form", form, FORM_EXAMPLES))
         if problems:
             raise ConfigError(problems)
         self.form: Form = form
@@ -227,7 +228,7 @@ class Bfcl:
         self.problems = items.problems
         if items.turns:
             self._documents = read_documents(Path(folder))
-        self.instructions = _INSTRUCTIONS.format(form=_FORMS[form])
+        self.instructions = _INSTRUCTIONS.format(form=FORM_EXAMPLES[form])
         padding = find_padding(items.turns)
         for item in items.turns:
             try:
