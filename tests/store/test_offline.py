@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from evolvent.errors import SampleInvalid, StoreUnavailable
+from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
 from evolvent.store.episodes import concatenate_episodes
-from evolvent.store.offline import read_d4rl, read_minari
+from evolvent.store.offline import _find_ends, read_d4rl, read_minari
 from tests.sequence_support import ragged
 
 h5py = pytest.importorskip("h5py")
@@ -52,6 +54,58 @@ def test_d4rl_with_what_came_next(tmp_path):
     found = read_d4rl(path, scale=2.0)
     assert found.lengths.tolist() == [2, 3]
     np.testing.assert_allclose(found.final, after[[1, 4]], rtol=1e-6)
+
+
+def test_read_d4rl_without_timeouts_needs_the_horizon(tmp_path):
+    """Episodes of 5 (cut), 3 (ended) and 5 (cut) steps under a limit of 5, in D4RL's older layout."""
+    after = np.arange(1.0, 14.0)[:, None]
+    arrays = {
+        "observations": np.arange(13.0)[:, None],
+        "actions": np.zeros((13, 1)),
+        "rewards": np.arange(13.0),
+        "terminals": np.arange(13) == 7,
+        "timeouts": None,
+    }
+    path, _ = flat(tmp_path, **arrays)
+    with pytest.raises(SampleInvalid, match=r"time limit(.|\n)*horizon=1000"):
+        read_d4rl(path)
+    # Without next_observations, the last decision of a cut episode is left out, as where the file has timeouts.
+    short = read_d4rl(path, horizon=5)
+    assert short.lengths.tolist() == [4, 3, 4] and short.terminated.tolist() == [False, True, False]
+    assert short.final.ravel().tolist() == [4.0, 7.0, 12.0]
+    path, _ = flat(tmp_path, **arrays, next_observations=after)
+    whole = read_d4rl(path, horizon=5)
+    assert whole.lengths.tolist() == [5, 3, 5] and whole.final.ravel().tolist() == [5.0, 8.0, 13.0]
+    flags, _ = flat(tmp_path, **{**arrays, "timeouts": np.isin(np.arange(13), (4, 12))}, next_observations=after)
+    assert read_d4rl(flags, horizon=2).digest == whole.digest, "timeouts of the file come first"
+    for horizon in (0, True, 2.5):
+        with pytest.raises(ConfigError, match="horizon"):
+            read_d4rl(path, horizon=horizon)
+
+
+@given(st.lists(st.booleans(), max_size=40), st.integers(1, 12))
+def test_find_ends_agrees_with_counting(terminals, horizon):
+    expected, steps = [], 0
+    for index, terminal in enumerate(terminals):
+        steps += 1
+        if terminal or steps == horizon:
+            expected.append(index)
+            steps = 0
+    assert _find_ends(np.array(terminals, bool), horizon).tolist() == expected
+
+
+def test_read_minari_keeps_the_order_of_a_tuple(tmp_path):
+    """Minari names the parts of a tuple _index_0 to _index_11; as texts, 10 and 11 come before 2."""
+    data = ragged(3, 2)
+    folder = minari(tmp_path / "set", data)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        for name, group in file.items():
+            del group["observations"]
+            rows = len(group["rewards"]) + 1
+            for part in range(12):
+                group[f"observations/_index_{part}"] = np.full((rows, 1), float(part))
+            assert name.startswith("episode_")
+    assert (read_minari(folder).observation == np.arange(12.0, dtype=np.float32)).all()
 
 
 def test_what_is_not_d4rl(tmp_path):

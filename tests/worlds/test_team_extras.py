@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from dataclasses import replace
 
@@ -56,6 +57,26 @@ def test_a_package_as_a_batch(maker):
         episode = together[number]
         assert len(episode) == 4 and episode[-2][3], "three steps, and cut at the horizon"
         assert equal_episodes(episode, played(alone, [number], 3)[number]), f"episode {number}"
+
+
+@pytest.mark.parametrize("scenario", ["football", "road_traffic", "balance"])
+def test_vmas_rows_among_others_are_the_rows_alone(scenario):
+    """All environments of VMAS 1.5.2 share one random stream; football draws from it while it plays."""
+    made = world("vmas", 8, scenario=scenario)
+    tasks = made.tasks("train", "seen")
+    together = played(made.batch(tasks, 3), [0, 1, 2], 8)
+    for number in (2, 0):
+        alone = played(made.batch(tasks, 1), [number], 8)[number]
+        assert equal_episodes(together[number], alone), f"episode {number}"
+
+
+def test_vmas_leaves_the_shared_stream_alone():
+    """Another VMAS environment of the process draws what it draws without ours."""
+    made = world("vmas", 4)
+    shared = importlib.import_module("vmas.simulator.environment").Environment.vmas_random_state
+    before = list(shared)
+    played(made.batch(made.tasks("train", "seen"), 2), [0, 1], 4)
+    assert all(ours is theirs for ours, theirs in zip(shared, before, strict=True))
 
 
 def test_foraging_forgets_where_agents_were():

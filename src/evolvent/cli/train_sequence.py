@@ -132,6 +132,7 @@ def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class add
             [Problem("mixture", "episodes come from a file, so no mixture is generated", "leave out --mixture")]
         )
     control = get_control(config.world)
+    time_limit = control.horizon
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
     from evolvent.rollout.mixtures import play_mixture
 
@@ -157,7 +158,9 @@ def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class add
         played_mixture = play_mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
         data, manifest = played_mixture.episodes, played_mixture.manifest
     else:
-        data, manifest = _read_episodes(config, scale=config.scale or control.scale, actions=control.actions)
+        data, manifest = _read_episodes(
+            config, scale=config.scale or control.scale, actions=control.actions, horizon=time_limit
+        )
         data_shape = (data.observation.shape[1], data.action_dim)
         if data_shape != (control.observation, control.dim):
             message = f"observations and actions of {config.data} have {data_shape} numbers"
@@ -194,11 +197,14 @@ def _make_maze_task(config: Any) -> SequenceTask:
     return SequenceTask(data, manifest, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, full_reachability.optimum)
 
 
-def _read_episodes(config: Any, *, scale: float, actions: int) -> tuple[Episodes, dict[str, Any]]:
+def _read_episodes(config: Any, *, scale: float, actions: int, horizon: int) -> tuple[Episodes, dict[str, Any]]:
     from evolvent.store.offline import read_d4rl, read_minari
 
-    read_file = read_minari if config.data.is_dir() else read_d4rl
-    data = read_file(config.data, scale=1.0 if actions else scale, actions=actions)
+    scale = 1.0 if actions else scale
+    if config.data.is_dir():
+        data = read_minari(config.data, scale=scale, actions=actions)
+    else:
+        data = read_d4rl(config.data, scale=scale, actions=actions, horizon=horizon)
     return_statistics = {
         "mean": float(data.returns.mean()),
         "least": float(data.returns.min()),

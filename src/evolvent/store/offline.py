@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import MissingExtra, SampleInvalid, StoreUnavailable
+from evolvent.errors import ConfigError, MissingExtra, SampleInvalid, StoreUnavailable
 from evolvent.store.episodes import Episodes, concatenate_episodes
 
 __all__ = ["read_d4rl", "read_minari"]
 
 _EPISODE = re.compile(r"episode_[0-9]{1,12}")
+_TUPLE_PART = re.compile(r"(_index_)?[0-9]{1,9}")  # how Minari names the parts of a tuple
 _FLAT_ARRAYS = ("observations", "actions", "rewards", "terminals")
 _BASE_BYTES, _BYTES_PER_FILE_BYTE = (
     1 << 26,
@@ -32,7 +33,7 @@ _MAX_GROUP_DEPTH = 8  # groups in groups of arrays
 _EPISODE_ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
-def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
+def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0, horizon: int | None = None) -> Episodes:
     """Reads a D4RL file.
 
     Without `next_observations` in the file, the last decision of a truncated episode is left out: its result is not
@@ -43,19 +44,23 @@ def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
     Args:
         scale: actions are divided by it, so that they lie in -1..1.
         actions: number of discrete actions; 0: actions are numbers.
+        horizon: the time limit of the environment in steps. Only files without `timeouts` (D4RL's older layout) need
+            it: there, an episode is cut where it has so many steps, as D4RL's own reader does it.
     Raises:
+        ConfigError: an invalid horizon.
         MissingExtra: h5py is not installed. StoreUnavailable: no such file, or not HDF5. SampleInvalid: arrays that are
-            missing, do not fit each other or hold numbers that are not finite; no whole episode.
+            missing, do not fit each other or hold numbers that are not finite; no whole episode; neither `timeouts` nor
+            a horizon.
     """
+    if horizon is not None and (type(horizon) is not int or horizon < 1):
+        raise ConfigError("invalid horizon", value=horizon, expected="a whole number of steps of at least 1")
     with _open_hdf5(path) as file:
         missing = [name for name in _FLAT_ARRAYS if name not in file]
         if missing:
             raise SampleInvalid(f"{path} does not have the layout of D4RL", value=f"missing {', '.join(missing)}")
         budget = _ByteBudget(path)
         flat = {name: _read_array(file, name, budget) for name in _FLAT_ARRAYS}
-        timeouts = (
-            _read_array(file, "timeouts", budget) if "timeouts" in file else np.zeros(len(flat["rewards"]), np.bool_)
-        )
+        timeouts = _read_array(file, "timeouts", budget) if "timeouts" in file else None
         next_observations = _read_array(file, "next_observations", budget) if "next_observations" in file else None
     sizes = {
         name: len(array)
@@ -64,8 +69,20 @@ def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
     }
     if len(set(sizes.values())) != 1:
         raise SampleInvalid(f"arrays of {path} differ in length", value=sizes)
-    terminals, timeouts = _to_column(flat["terminals"], np.bool_), _to_column(timeouts, np.bool_)
-    ends = np.flatnonzero(terminals | timeouts)
+    terminals = _to_column(flat["terminals"], np.bool_)
+    if timeouts is not None:
+        ends = np.flatnonzero(terminals | _to_column(timeouts, np.bool_))
+    elif horizon is not None:
+        ends = _find_ends(terminals, horizon)
+    elif terminals.any():
+        raise SampleInvalid(
+            f"{path} does not say where episodes met their time limit",
+            value="no timeouts",
+            expected="timeouts in the file, or the horizon of the environment",
+            hint="pass horizon=1000 for D4RL's locomotion tasks, or the limit of yours",
+        )
+    else:
+        ends = np.zeros(0, np.intp)
     episodes, first = [], 0
     for last in ends.tolist():
         has_final = next_observations is not None or bool(terminals[last])
@@ -87,10 +104,25 @@ def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
     return _concatenate(episodes, path)
 
 
+def _find_ends(terminals: NDArray[np.bool_], horizon: int) -> NDArray[np.intp]:
+    """Finds the last decisions of episodes that end at a terminal or after so many steps.
+
+    >>> _find_ends(np.array([0, 0, 0, 1, 0, 0], bool), 3)
+    array([2, 3])
+    """
+    ends, first = [], 0
+    for terminal in np.flatnonzero(terminals).tolist():
+        ends += [*range(first + horizon - 1, terminal, horizon), terminal]
+        first = terminal + 1
+    ends += range(first + horizon - 1, len(terminals), horizon)
+    return np.array(ends, np.intp)
+
+
 def read_minari(folder: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
     """Reads a Minari data set: the folder that holds `metadata.json`, or the one above it that holds `data`.
 
-    Observations that are dictionaries or tuples of arrays (in HDF5) are joined in the order of their names.
+    Observations that are dictionaries or tuples of arrays (in HDF5) are joined as Gymnasium flattens them: dictionaries
+    in the order of their names, tuples in their own order.
 
     Args:
         scale: as in `read_d4rl`.
@@ -323,6 +355,18 @@ def _get_own_object(group: Any, name: str, budget: _ByteBudget) -> Any:
     return group[name]
 
 
+def _sort_parts(names: Iterable[str]) -> list[str]:
+    """Sorts the names of a group's parts: those of tuples by their number, all others as texts.
+
+    >>> _sort_parts(["_index_10", "_index_9"]), _sort_parts(["b", "a"])
+    (['_index_9', '_index_10'], ['a', 'b'])
+    """
+    numbers = {name: _TUPLE_PART.fullmatch(name) for name in names}
+    if all(numbers.values()):
+        return sorted(numbers, key=lambda name: int(name.rpartition("_")[2]))
+    return sorted(numbers)
+
+
 def _read_array(group: Any, name: str, budget: _ByteBudget, *, depth: int = 0) -> NDArray[Any]:
     """Reads a data set of this very file, or a group of them side by side."""
     import h5py
@@ -333,7 +377,7 @@ def _read_array(group: Any, name: str, budget: _ByteBudget, *, depth: int = 0) -
         if isinstance(node, h5py.Group):
             if depth == _MAX_GROUP_DEPTH or not len(node):
                 raise SampleInvalid(f"{name} of {path} is empty, or its groups are nested too deeply")
-            parts = [_read_array(node, child_name, budget, depth=depth + 1) for child_name in sorted(node)]
+            parts = [_read_array(node, child_name, budget, depth=depth + 1) for child_name in _sort_parts(node)]
             if len({len(part) for part in parts}) != 1 or not len(parts[0]):
                 raise SampleInvalid(f"the parts of {name} of {path} differ in length", value=[len(p) for p in parts])
             return np.concatenate([part.reshape(len(part), -1) for part in parts], -1)

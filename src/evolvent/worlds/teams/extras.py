@@ -17,7 +17,9 @@ more than the physics of a small robot; tests verify that both are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -236,20 +238,45 @@ class _VmasEnv:
     """One environment of VMAS: lists of torch tensors with a leading axis of 1.
 
     VMAS's own batches share one random state, so an episode in a batch differs from the same episode alone; they
-    are not used.
+    are not used. So do all environments of a process (vmas 1.5.2, simulator/environment/environment.py, line 59):
+    each has its own stream here, put in place while the package is called.
+
+    Args:
+        make: creates the environment.
+        shared: the states of torch, numpy and Python that VMAS's environments share.
     """
 
-    def __init__(self, env: Any) -> None:
-        self._env = env
-        self.observation_space, self.action_space = env.observation_space, env.action_space
+    def __init__(self, make: Callable[[], Any], shared: list[Any]) -> None:
+        torch = import_module("torch")
+        self._shared = shared
+        self._states = [
+            torch.Generator().manual_seed(0).get_state(),
+            np.random.RandomState(0).get_state(),
+            random.Random(0).getstate(),
+        ]
+        with self._own_stream():
+            self._env = make()
+        self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
+
+    @contextmanager
+    def _own_stream(self) -> Iterator[None]:
+        before = list(self._shared)
+        self._shared[:] = self._states
+        try:
+            yield
+        finally:
+            self._states, self._shared[:] = list(self._shared), before
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Any], Any]:
-        return [observation[0].numpy() for observation in self._env.reset(seed=seed)], {}
+        with self._own_stream():
+            observations = self._env.reset(seed=seed)
+        return [observation[0].numpy() for observation in observations], {}
 
     def step(self, actions: Sequence[Any]) -> tuple[Any, ...]:
         torch = import_module("torch")
         tensors = [torch.as_tensor(np.asarray(row, dtype=np.float32)).reshape(1, -1) for row in actions]
-        observations, rewards, ended, truncated, _ = self._env.step(tensors)
+        with self._own_stream():
+            observations, rewards, ended, truncated, _ = self._env.step(tensors)
         return (
             [row[0].numpy() for row in observations],
             [float(row[0]) for row in rewards],
@@ -322,16 +349,19 @@ def _make_particles(*, scenario: str = "simple_spread_v3", agents: int | None = 
 
 def _make_vmas(*, scenario: str = "balance", agents: int = 3) -> Parallel:
     vmas = _extra("vmas", "VMAS").load_module("vmas")
-    env = vmas.make_env(
-        scenario,
-        num_envs=1,
-        continuous_actions=True,
-        max_steps=None,
-        terminated_truncated=True,
-        clamp_actions=True,
-        n_agents=agents,
-    )
-    return TupleParallel(_VmasEnv(env))
+
+    def make() -> Any:
+        return vmas.make_env(
+            scenario,
+            num_envs=1,
+            continuous_actions=True,
+            max_steps=None,
+            terminated_truncated=True,
+            clamp_actions=True,
+            n_agents=agents,
+        )
+
+    return TupleParallel(_VmasEnv(make, vmas.simulator.environment.Environment.vmas_random_state))
 
 
 def _make_parallel(*, make: str, arguments: Mapping[str, Any] | None = None) -> Parallel:
