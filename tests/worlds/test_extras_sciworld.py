@@ -43,7 +43,7 @@ def test_the_gold_path_wins_and_the_machine_is_given_back(world):
     text, info = env.reset()
     assert text.startswith("Your task is to find a(n) plant") and "\nThis outside location is called" in text
     assert info == {"score": 0}
-    assert not world.pool.free
+    assert not world.pool.free_pids
     rewards = []
     for action in plan:
         _, reward, terminated, truncated, info = env.step(action)
@@ -51,7 +51,7 @@ def test_the_gold_path_wins_and_the_machine_is_given_back(world):
     assert (terminated, truncated, info["score"], sum(rewards)) == (True, False, 100, 100)
     score = world.score(rewards, info)
     assert (score.raw, score.unit, score.success) == (100, 1.0, True)
-    assert len(world.pool.free) == 1
+    assert len(world.pool.free_pids) == 1
     with pytest.raises(SessionGone):
         env.step("look around")
     env.close()
@@ -70,12 +70,12 @@ def test_a_used_machine_plays_as_a_new_one(world):
         return seen
 
     first = play()
-    used = list(world.pool.free)
+    used = list(world.pool.free_pids)
     other = world.make(quick(world, "lifespan-longest-lived", 1))
     other.reset()
     other.close()
     assert play() == first
-    assert list(world.pool.free) == used
+    assert list(world.pool.free_pids) == used
     official = ScienceWorldEnv("boil")
     official.load("boil", 2)
     seen, _ = official.reset()
@@ -84,6 +84,30 @@ def test_a_used_machine_plays_as_a_new_one(world):
         observation, reward, done, _ = official.step(action)
         assert mine == (observation, reward, done, False)
     official.close()
+
+
+def test_no_action_is_paid_for_the_score_at_the_start(world):
+    """With "easy", the simulator's score of the find-* tasks is 8 before any action: as the package plays it."""
+    from scienceworld import ScienceWorldEnv
+
+    task = Task("sciworld", world.version, {"task": "find-animal", "variation": 0, "simplify": "easy"}, "find-animal")
+    env = world.make(task)
+    assert env.reset()[1] == {"score": 8, "start_score": 8}
+    reply = env.step("xyzzy")
+    assert reply[1] == 0.0 and reply[4] == {"score": 8, "start_score": 8, "invalid": True}
+    assert world.score([reply[1]], reply[4]).unit == 0.08
+    official = ScienceWorldEnv("find-animal")
+    official.load("find-animal", 0, "easy")
+    official.reset()
+    _, reward, _, info = official.step("xyzzy")
+    official.close()
+    assert (reward, info["score"]) == (0, 8)
+    rewards = []
+    for action in world.expert(task):
+        _, reward, terminated, _, info = env.step(action)
+        rewards.append(reward)
+    score = world.score(rewards, info)
+    assert terminated and sum(rewards) == 92 and (score.raw, score.unit, score.success) == (100, 1.0, True)
 
 
 def test_texts_are_answered_and_a_wrong_focus_ends(world):
@@ -129,13 +153,13 @@ def test_no_more_machines_than_allowed(world):
     envs[2].close()
     del envs[:]  # the second was never closed
     gc.collect()
-    assert len(world.pool.free) == 2
+    assert len(world.pool.free_pids) == 2
 
 
 def test_a_killed_machine_is_a_lost_env(world):
     env = world.make(quick(world))
     env.reset()
-    pid = next(iter(set(children()) - set(world.pool.free)))
+    pid = next(iter(set(children()) - set(world.pool.free_pids)))
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EnvLost):
         env.step("look around")
@@ -143,7 +167,7 @@ def test_a_killed_machine_is_a_lost_env(world):
         env.step("look around")
     assert "plant" in env.reset()[0]
     env.close()
-    assert pid not in world.pool.free
+    assert pid not in world.pool.free_pids
 
 
 def test_a_hung_machine_is_killed_after_its_time():
@@ -211,7 +235,7 @@ def test_official_splits_and_counts_are_the_simulators(world):
         for split, method in zip(SPLITS, ("Train", "Dev", "Test"), strict=True):
             numbers = sorted(map(int, jvm.call(f"getVariations{method}")))
             assert all(official_split(kind, number) == split for number in numbers) and numbers
-    world.pool.give(jvm)
+    world.pool.give_back(jvm)
 
 
 def test_indices_and_specs(world):

@@ -96,6 +96,110 @@ def test_mistakes_are_marked_and_the_second_in_a_row_loses(world):
     assert second[4]["invalid"] and second[2] and "Invalid Move" in second[0]
 
 
+def play(world, game, actions, seed=0):
+    """Plays actions and returns the last reply with the score."""
+    env = world.make(task_of(world, game, seed))
+    env.reset()
+    rewards, reply = [], None
+    for action in actions:
+        reply = env.step(action)
+        rewards.append(reply[1])
+        if reply[2]:
+            break
+    return reply, world.score(rewards, reply[4]), env
+
+
+def test_bandit_pays_one_less_the_regret(world):
+    """Seed 3: the chances are .550 for blue, .421 for yellow and .146 for green; 1 - (.550 - .421) = .871."""
+    earned = {}
+    for button in ("blue", "yellow", "green"):
+        reply, score, env = play(world, "Bandit-v0", [f"[{button}]"] * 21, seed=3)
+        chances = env._session._env.state.game_state["ground_truth"] if env._session._env else None
+        assert reply[2] and (score.success, score.unit) == (button == "blue", reply[1]), chances
+        earned[button] = round(reply[1], 3)
+    assert earned == {"blue": 1.0, "yellow": 0.871, "green": 0.596}
+    assert play(world, "Bandit-v0", ["banana"] * 2, seed=3)[0][1] == -1.0
+
+
+def test_set_pays_the_share_of_its_turns(world):
+    """One set in 20 turns is a twentieth; the same card three times is no set."""
+    env = world.make(task_of(world, "Set-v0"))
+    env.reset()
+    board = env._session._env.state.game_state["board"]
+    sets = [
+        (a, b, c)
+        for a in range(12)
+        for b in range(a)
+        for c in range(b)
+        if all(len({board[a][trait], board[b][trait], board[c][trait]}) != 2 for trait in range(4))
+    ]
+    no_set = next(
+        (a, b, c)
+        for a in range(12)
+        for b in range(a)
+        for c in range(b)
+        if (a, b, c) not in sets and board[a][0] != board[b][0]
+    )
+    env.close()
+
+    def text(cards):
+        return f"[{', '.join(str(card + 1) for card in cards)}]"
+
+    reply, score, _ = play(world, "Set-v0", ["[1, 1, 1]"] * 2)
+    assert reply[4]["invalid"] and reply[2] and (score.unit, score.success) == (0.0, False)
+    bad = [text(no_set)] * 20
+    reply, score, _ = play(world, "Set-v0", bad)
+    assert reply[2] and (reply[1], score.unit, score.success) == (0.0, 0.0, False)
+    reply, score, _ = play(world, "Set-v0", [*bad[:19], text(sets[0])])
+    assert reply[2] and (reply[1], score.unit, score.success) == (0.05, 0.05, False)
+
+
+@pytest.mark.parametrize(
+    ("game", "actions", "reason", "paid"),
+    [
+        # 1 less the distance of the nearest number, 100, to the target of 532, in thousandths.
+        ("Countdown-v0", ["banana"], "Invalid action format", 0.568),
+        # 9567 + 1085 = 10652: S is 9 and E is 5, two of eight letters. D is not 8.
+        ("Cryptarithm-v0", ["[S 9]", "[E 5]", "[D 8]", "banana"], "Bad action format", 0.25),
+        ("ThreeCardMonte-v0", ["banana"], "Bad action", 0.0),
+    ],
+)
+def test_rewards_and_reasons_are_not_swapped(world, game, actions, reason, paid):
+    warning, _, env = play(world, game, actions)
+    assert not warning[2] and reason in warning[0]
+    env.close()
+    reply, score, _ = play(world, game, [*actions, "banana"])
+    assert reply[2] and reply[4]["invalid"] and reason in reply[0]
+    assert reply[1] == pytest.approx(paid) and score.unit == pytest.approx(paid) and not score.success
+
+
+def test_slitherlink_pays_for_clues_and_the_loop(world):
+    """An unsolved board whose clues are all met lacks the loop: it pays clues / (clues + 1)."""
+    env = world.make(task_of(world, "Slitherlink-v0", 4))
+    env.reset()
+    game = env._session._env
+    clues = sum(clue is not None for row in game.clues for clue in row)
+    met = round(game._progress() * clues)
+    env.step("banana")
+    assert env.step("banana")[1] == pytest.approx(met / (clues + 1))
+    env.reset()
+    env._session._env.clues = [[0] * 4 for _ in range(4)]
+    env.step("banana")
+    reply = env.step("banana")
+    assert reply[1] == pytest.approx(16 / 17) and not world.score([reply[1]], reply[4]).success
+
+
+def test_a_solved_fifteen_puzzle_is_won():
+    """The package calls a method that its state does not have; by name, the game can be won all the same."""
+    world = TextArena("FifteenPuzzle-v0")
+    env = world.make(task_of(world, "FifteenPuzzle-v0"))
+    env.reset()
+    game = env._session._env
+    game.board[:] = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14, None, 15]]
+    reply = env.step("[left]")
+    assert reply[2] and reply[1] == 1.0 and world.score([reply[1]], reply[4]).success
+
+
 def test_the_programs_own_chance_is_left_alone(world):
     random.seed(5)
     np.random.seed(5)

@@ -3,17 +3,23 @@
 A task is a dataset's name and a seed; the dataset's own scorer scores the answer. Some of those scorers run the
 answer as a program (`eval`, or a parser that uses it). Model text is never run here: such datasets are refused
 unless the caller declares the answers trusted.
+
+Some scorers pay full marks for wrong answers. Their marks are corrected here, each with the line of reasoning-gym
+0.1.25 that is corrected. `benchmarks/package_tasks.py` answers every dataset rightly, wrongly and with nonsense.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import logging
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from itertools import count
 from typing import Any
 
@@ -40,6 +46,8 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _EVALUATING_FUNCTIONS = {"eval", "exec", "parse_expr", "sympify"}
 _SCORER_NAMES = {"entry", "metadata", "self"}  # what a scorer may run: its own data
 _RIGHT, _WRONG = "right", "wrong"
+_FULL = 1.0 - 1e-9  # marks that count as full: some are sums of shares
+_EXAMPLES = ("possible_answer", "example_answer", "example_correct_answer")  # in the metadata of entries without answer
 # What a scorer that does not check a text may raise over it: a wrong answer.
 _ANSWER_ERRORS = (
     ValueError,
@@ -119,15 +127,19 @@ class ReasoningGym(WrappedWorld):
         if len(known_rewards) != len(rewards):
             return Score(None, None, None)
         raw = math.fsum(known_rewards)
-        return Score(raw, min(1.0, max(0.0, raw)), raw >= 1.0 - 1e-9)
+        return Score(raw, min(1.0, max(0.0, raw)), raw >= _FULL)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """Returns the answer that comes with the question; None for datasets without answers."""
+        """Returns the answer that comes with the question, or an example of one; None for datasets with neither."""
         check_task(self, task)
         question = self._open_session(task)
         question.begin()
         answer = question.entry.get("answer")
-        return None if answer is None else [str(answer)]
+        if answer is None:
+            answer = next(
+                (question.entry["metadata"][key] for key in _EXAMPLES if key in question.entry["metadata"]), None
+            )
+        return None if answer is None else [answer if isinstance(answer, str) else json.dumps(answer)]
 
 
 class _QuestionSession:
@@ -164,14 +176,113 @@ class _QuestionSession:
         info: dict[str, object] = {}
         try:
             mark = float(self._made.score_answer(answer, self.entry))
+            mark = min(1.0, max(0.0, mark)) if math.isfinite(mark) else 0.0
+            correct = _MARKS.get(self._dataset)
+            if correct is not None:
+                mark = correct(answer, self.entry, mark)
         except _ANSWER_ERRORS as error:
             log.debug("the scorer of %s raised over an answer: %r", self._dataset, error)
             mark, info = 0.0, {"invalid": True}
-        mark = min(1.0, max(0.0, mark)) if math.isfinite(mark) else 0.0
-        return _RIGHT if mark >= 1.0 - 1e-9 else _WRONG, mark, True, False, info
+        return _RIGHT if mark >= _FULL else _WRONG, mark, True, False, info
 
     def close(self) -> None:
         self._made = None
+
+
+def _mark_halting(answer: str, entry: Mapping[str, Any], mark: float) -> float:
+    """Compares the words: the package compares their truth values, and "False" is true
+    (algorithmic/game_of_life_halting.py, line 398).
+    """
+    return float(answer.lower() == str(entry["answer"]).lower())
+
+
+def _mark_coin_flip(answer: str, entry: Mapping[str, Any], mark: float) -> float:
+    """Asks for the probability: the package pays full marks for its first digit, as it divides the matching characters
+    by the shorter text (probability/coin_flip.py, line 147), and for 0 where it is below .0001 (line 133).
+    """
+    expected, value = float(Fraction(entry["answer"])), float(Fraction(answer.replace(",", "")))
+    if mark < _FULL or abs(value - expected) <= min(1e-4, 0.005 * expected):
+        return mark
+    texts = (f"{value:.10g}", f"{expected:.10g}")
+    matching = next((index for index, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1]), None)
+    return (min(map(len, texts)) if matching is None else matching) / max(map(len, texts))
+
+
+def _mark_number_sorting(answer: str, entry: Mapping[str, Any], mark: float) -> float:
+    """Asks for the numbers of the question: the package lets each differ by 1 (algorithmic/number_sorting.py, line
+    154).
+    """
+    if mark < _FULL:
+        return mark
+    lists = [json.loads(text.replace("'", '"')) for text in (answer, entry["answer"])]
+    numbers, expected = ([Decimal(str(number)) for number in values] for values in lists)
+    return mark if numbers == expected else 0.0
+
+
+def _mark_gsm_symbolic(answer: str, entry: Mapping[str, Any], mark: float) -> float:
+    """Reads the sign: the package never sees one (arithmetic/gsm_symbolic/gsm_symbolic.py, line 166)."""
+    number = re.search(r"\b-?\d", answer)
+    is_negative = number is not None and answer[: number.start()].endswith("-")
+    return 0.01 if mark >= _FULL and is_negative and float(entry["answer"]) > 0 else mark
+
+
+def _mark_propositional(answer: str, entry: Mapping[str, Any], mark: float) -> float:
+    """Asks for the variables: of premises that contradict each other the package pays for every word
+    (logic/propositional_logic.py, line 324).
+    """
+    names = "".join(map(re.escape, entry["metadata"]["variables"]))
+    return mark if re.fullmatch(rf"[{names}∧∨¬→↔()\s]*", answer) else 0.0
+
+
+def _mark_puzzle24(answer: str, entry: Mapping[str, Any], mark: float) -> float:
+    """Asks for the numbers of the question: the package takes any four (games/puzzle24.py, line 122)."""
+    numbers = sorted(map(int, re.findall(r"\d+", answer)))
+    return mark if mark < _FULL or numbers == sorted(map(int, entry["metadata"]["numbers"])) else 0.01
+
+
+def _mark_figlet(answer: str, entry: Mapping[str, Any], mark: float) -> float:
+    """Pays the share of the letters: the package pays .1 for each, so that ten are enough (cognition/figlet_fonts.py,
+    line 231).
+    """
+    word, expected = answer.replace(" ", "").lower(), entry["answer"].strip().lower()
+    if word == expected or mark < _FULL:
+        return mark
+    return sum(ours == theirs for ours, theirs in zip(word, expected, strict=False)) / max(len(word), len(expected))
+
+
+def _mark_without_surplus(read: Callable[[str], Any]) -> Callable[[str, Mapping[str, Any], float], float]:
+    """Returns a correction for answers that hold the right one and more, which the package pays in full.
+
+    Such an answer is paid as the package's default does (dataset.py, line 71): by the share of the right one.
+    """
+
+    def mark_answer(answer: str, entry: Mapping[str, Any], mark: float) -> float:
+        if mark < _FULL or read(answer) == read(entry["answer"]):
+            return mark
+        return min(0.9, len(entry["answer"]) / len(answer))
+
+    return mark_answer
+
+
+_MARKS: Mapping[str, Callable[[str, Mapping[str, Any], float], float]] = {
+    "game_of_life_halting": _mark_halting,
+    "coin_flip": _mark_coin_flip,
+    "number_sorting": _mark_number_sorting,
+    "gsm_symbolic": _mark_gsm_symbolic,
+    "propositional_logic": _mark_propositional,
+    "puzzle24": _mark_puzzle24,
+    "figlet_font": _mark_figlet,
+    # Rows and columns beyond the grid are not looked at (algorithmic/game_of_life.py, line 131).
+    "game_of_life": _mark_without_surplus(json.loads),
+    # Words beyond the last are not looked at (algorithmic/word_sorting.py, line 138).
+    "word_sorting": _mark_without_surplus(lambda text: [word.strip() for word in text.split(",")]),
+    # Letters beyond the last are not looked at; the deduction for them asks for a sum of exactly 1
+    # (algorithmic/spell_backward.py, line 86).
+    "spell_backward": _mark_without_surplus(str.lower),
+    # Words beyond the last are not looked at (algorithmic/letter_jumble.py, line 136).
+    "letter_jumble": _mark_without_surplus(lambda text: text.strip().lower()),
+}
+"""Corrections of a mark by (answer, entry, mark), by dataset."""
 
 
 def runs_answers(dataset: type) -> bool:

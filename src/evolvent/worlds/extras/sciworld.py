@@ -364,6 +364,9 @@ class _Spec:
 class SciWorld(WrappedWorld):
     """ScienceWorld. Rewards are changes of the score in percent; a forbidden action ends the episode at -100.
 
+    Where the simulator's score is above 0 before the first action (`simplify="easy"` in the find-* tasks), the infos
+    hold it as `start_score`: no action is paid for it, and it counts in the score of the episode.
+
     The splits are ScienceWorld's own, by variation, so that results compare with published ones.
 
     Args:
@@ -478,13 +481,13 @@ class SciWorld(WrappedWorld):
         return _LabSession(self.pool, self._parse_spec(task), admissible=self.admissible)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Scores an episode: raw = the sum of the rewards (the last score in percent, with penalties); success = a
-        score of 100.
+        """Scores an episode: raw = the sum of the rewards and of the score at the start (the last score in percent,
+        with penalties); success = a score of 100.
         """
         known_rewards = [reward for reward in rewards if reward is not None]
         if len(known_rewards) != len(rewards):
             return Score(None, None, None)
-        raw = math.fsum(known_rewards)
+        raw = math.fsum(known_rewards) + float(info.get("start_score", 0))
         return Score(raw, min(1.0, max(0.0, raw) / 100), float(info.get("score", raw)) >= 100)
 
     def expert(self, task: Task) -> Sequence[str] | None:
@@ -529,7 +532,7 @@ class _LabSession:
 
     def __init__(self, pool: JvmPool, spec: _Spec, *, admissible: bool) -> None:
         self._pool, self._spec, self._admissible = pool, spec, admissible
-        self._score = 0
+        self._score = self._start_score = 0
         self._jvm: Jvm | None = None
         self._giving: weakref.finalize[[Jvm], _LabSession] | None = None
 
@@ -539,9 +542,11 @@ class _LabSession:
             self._jvm = self._pool.take()
             self._giving = weakref.finalize(self, self._pool.give_back, self._jvm)
         _load_task(self._jvm, self._spec)
-        self._score = 0
         task_text = self._jvm.call("getTaskDescription")
         room_text = self._jvm.call("step", "look around")
+        # With the simplification "easy", the simulator's score of the four find-* tasks is 8 before any action
+        # (scienceworld 1.2.3): it is in the score and in none of the rewards.
+        self._score = self._start_score = round(100 * self._jvm.call("getScore"))
         return f"{task_text}\n{room_text}", self._info(self._jvm)
 
     def act(self, action: str) -> Reply:
@@ -561,6 +566,8 @@ class _LabSession:
 
     def _info(self, jvm: Jvm, *, with_actions: bool = True) -> dict[str, object]:
         info: dict[str, object] = {"score": self._score}
+        if self._start_score:
+            info["start_score"] = self._start_score
         if self._admissible:
             info["admissible"] = tuple(sorted(jvm.call("getValidActionObjectCombinations"))) if with_actions else ()
         return info

@@ -3,6 +3,9 @@
 The package seeds and draws from generators that the whole process shares. Here every episode has its own
 generators, put in place while the package is called, so that episodes disturb neither each other nor the
 program around them. Games that fetch word lists or query another model are refused unless they are allowed.
+
+A few games of the package pay something else than their rules say; their rewards are corrected here, each with the
+line of textarena 0.7.4 that is corrected. `benchmarks/package_tasks.py` plays every game well, badly and not at all.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import math
 import random
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -39,12 +43,11 @@ __all__ = ["SOLO", "TextArena"]
 log = logging.getLogger(__name__)
 TEXTARENA = Extra("textarena", "textarena", "games by TextArena")
 SOLO: tuple[str, ...] = (
-    "2048-v0-easy",
+    "2048-v0-mega-easy",
     "Bandit-v0",
     "Blackjack-v0",
     "Countdown-v0",
     "Cryptarithm-v0",
-    "FifteenPuzzle-v0",
     "FrozenLake-v0",
     "GuessTheNumber-v0",
     "LightsOut-v0",
@@ -61,7 +64,13 @@ SOLO: tuple[str, ...] = (
     "ThreeCardMonte-v0",
     "TowerOfHanoi-v0",
 )
-"""Games for one player that need nothing but the package."""
+"""Games for one player that need nothing but the package and can be won within the default horizon.
+
+Left out: FifteenPuzzle-v0, because it shuffles without regard to parity, so that half of its boards have no solution
+(textarena 0.7.4, FifteenPuzzle/env.py, line 50), and most others need more than 50 moves; the larger goals of 2048,
+because 50 moves add about 110 to the board; Klondike-v0 and UltimateTexasHoldem-v0, because Python cannot read their
+source (Klondike/env.py, line 119, and UltimateTexasHoldem/env.py, line 229, before Python 3.12).
+"""
 
 _MAX_ACTION_LENGTH = 4000  # characters of an action
 _NETWORK_MARKS = ("nltk", "OpenRouter", "OpenAI", "word_lists", "urlopen", "requests")  # in the source of a game
@@ -77,7 +86,8 @@ class TextArena(WrappedWorld):
     """Games for one player.
 
     The reward comes with the last action: 1 for a won game, for many games the solved share, 0 or -1 for a lost
-    game.
+    game. A share may be above 0 from the start: of Countdown it is the distance to the target, of Slitherlink the clues
+    of 0. Only a won game pays 1.
 
     Args:
         games: names as TextArena has them, such as "Sudoku-v0-easy"; None: `SOLO`.
@@ -171,6 +181,7 @@ class _GameSession:
         with self._chance():
             self._env = _make_game(self._game, downloads=self._downloads)
             self._env.reset(num_players=1, seed=self._seed)
+            _correct_game(self._env)
             text = self._new_messages()
         return text, self._info()
 
@@ -191,7 +202,8 @@ class _GameSession:
         if done and closing_info.get(0, {}).get("reason"):
             observation = f"{observation}\n{closing_info[0]['reason']}".strip()
         info = {**self._info(), "invalid": True} if invalid else self._info()
-        return observation, _to_reward((rewards or {}).get(0)), bool(done), False, info
+        reward = _to_reward(env, (rewards or {}).get(0)) if done else 0.0
+        return observation, reward, bool(done), False, info
 
     def _new_messages(self) -> str:
         """Returns the game's messages since the last action, without the action itself."""
@@ -210,10 +222,111 @@ class _GameSession:
         self._env = None
 
 
-def _to_reward(value: object) -> float:
-    """Converts a value to a reward in [-1, 1]; one game returns a sentence instead of a number, which counts as 0."""
+def _correct_game(game: Any) -> None:
+    """Corrects the calls between a game and its state, and the cards that Set takes."""
+    state = game.state
+    mark_invalid = state.set_invalid_move
+
+    def set_invalid_move(reason: Any = None, reward: Any = -1.0) -> None:
+        # Four games pass the reward where the reason belongs: Countdown/env.py, line 48, Cryptarithm/env.py, line 36,
+        # Slitherlink/env.py, line 104, and ThreeCardMonte/env.py, line 43 (textarena 0.7.4).
+        if isinstance(reward, str):
+            reason, reward = reward, reason
+        mark_invalid(reason, reward)
+
+    state.set_invalid_move = set_invalid_move
+    if not hasattr(state, "set_winners"):
+        # A solved FifteenPuzzle calls what only states of several players have (FifteenPuzzle/env.py, line 84).
+        state.set_winners = lambda player_ids, reason: state.set_outcome(1.0, reason)
+    if type(game).__name__ == "SetEnv":
+        parse_cards = game._parse_action
+
+        def parse_different_cards(action: str) -> Any:
+            # The same card three times counts as a set (Set/env.py, line 20), so that [1, 1, 1] always scores.
+            cards = parse_cards(action)
+            return cards if cards and len(set(cards)) == len(cards) else None
+
+        game._parse_action = parse_different_cards
+
+
+def _pay_bandit(game: Any, value: float) -> float:
+    """Pays 1 less the regret: the package pays the regret, also for the best button (Bandit/env.py, lines 44 to 45)."""
+    return value if game.state.game_info[0]["invalid_move"] else 1.0 - value
+
+
+def _pay_set(game: Any, value: float) -> float:
+    """Pays the share of the turns that found a set: the package pays their number (Set/env.py, line 142).
+
+    A set is there at each of the 20 turns, because 21 cards always hold one and at least 24 are left.
+    """
+    return value / float(game.state.max_turns)
+
+
+def _pay_slitherlink(game: Any, value: float) -> float:
+    """Counts the loop as one more clue: the package also pays 1 for clues that are met by no loop (Slitherlink/env.py,
+    line 145).
+    """
+    clues = sum(clue is not None for row in game.clues for clue in row)
+    return 1.0 if game._is_solved() else value * clues / (clues + 1)
+
+
+def _pay_cryptarithm(game: Any, value: float) -> float:
+    """Pays the share of the letters with the digit of a solution: the package counts every digit, right or wrong, and
+    pays 0 for all letters but one more (Cryptarithm/env.py, lines 55 to 64).
+    """
+    if len(game.mapping) == len(game.letters):
+        return value
+    solutions = _solve_cryptarithm(game.equation_raw)
+    right = max(
+        (sum(solution[letter] == game.mapping.get(letter) for letter in solution) for solution in solutions), default=0
+    )
+    return right / len(game.letters)
+
+
+_PAYMENTS: Mapping[str, Callable[[Any, float], float]] = {
+    "BanditEnv": _pay_bandit,
+    "SetEnv": _pay_set,
+    "SlitherlinkEnv": _pay_slitherlink,
+    "CryptarithmEnv": _pay_cryptarithm,
+}
+"""Corrected rewards, by the class of the package's game."""
+
+
+@cache
+def _solve_cryptarithm(equation: str) -> tuple[Mapping[str, int], ...]:
+    """Finds all digits that make an equation such as SEND+MORE=MONEY right."""
+    left, right = equation.split("=")
+    weights: dict[str, int] = {}
+    for sign, words in ((1, left.split("+")), (-1, [right])):
+        for word in words:
+            for power, letter in enumerate(reversed(word)):
+                weights[letter] = weights.get(letter, 0) + sign * 10**power
+    letters = sorted(weights, key=lambda letter: -abs(weights[letter]))
+    leading = {word[0] for word in (*left.split("+"), right)}
+    rest = [9 * sum(abs(weights[letter]) for letter in letters[index:]) for index in range(len(letters) + 1)]
+    solutions: list[Mapping[str, int]] = []
+
+    def assign(digits: tuple[int, ...], total: int) -> None:
+        if abs(total) > rest[len(digits)]:
+            return
+        if len(digits) == len(letters):
+            solutions.append(dict(zip(letters, digits, strict=True)))
+            return
+        letter = letters[len(digits)]
+        for digit in range(letter in leading, 10):
+            if digit not in digits:
+                assign((*digits, digit), total + digit * weights[letter])
+
+    assign((), 0)
+    return tuple(solutions)
+
+
+def _to_reward(game: Any, value: object) -> float:
+    """Converts what a game pays to a reward in [-1, 1]; what is not a number counts as 0."""
     is_number = isinstance(value, (int, float, np.floating, np.integer)) and math.isfinite(value)
-    return min(1.0, max(-1.0, float(value))) if is_number else 0.0  # type: ignore[arg-type]
+    paid = float(value) if is_number else 0.0  # type: ignore[arg-type]
+    correct = _PAYMENTS.get(type(game).__name__)
+    return min(1.0, max(-1.0, paid if correct is None else correct(game, paid)))
 
 
 def _make_game(game: str, *, downloads: bool) -> Any:
