@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +12,42 @@ from typing import Any
 from evolvent.errors import SampleInvalid
 from evolvent.trajectory import JsonObject, canonical_json
 
-__all__ = ["ROLES", "Call", "CallSample", "Instructions", "Message", "Tool"]
+__all__ = ["ROLES", "Call", "CallSample", "Instructions", "Message", "Tool", "parse_weight"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
+_WEIGHT_WORDS = {"true": 1.0, "false": 0.0, "null": None, "none": None, "": None}
+
+
 def _sample_error(message: str, value: object, expected: str) -> SampleInvalid:
     return SampleInvalid(message, value=value, expected=expected)
+
+
+def parse_weight(value: object) -> float | None:
+    """Parses the learning weight of a turn, as data sets spell it in `weight` and `loss`; None: not given.
+
+    Tables fill missing fields with null, and text formats write every value as text.
+
+    Raises:
+        SampleInvalid: another text, or a number that is not finite.
+
+    >>> [parse_weight(value) for value in (None, "null", 0, 0.0, "0.0", False, "false", True, 0.5)]
+    [None, None, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.5]
+    """
+    if isinstance(value, str):
+        word = value.strip().lower()
+        if word in _WEIGHT_WORDS:
+            return _WEIGHT_WORDS[word]
+    elif value is None:
+        return None
+    try:
+        weight = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        weight = math.nan
+    if not math.isfinite(weight):
+        raise _sample_error("the weight of a reply is not a number", value, "a finite number, true, false or null")
+    return weight
 
 
 class Instructions(str):
@@ -135,6 +165,16 @@ class Message:
     @property
     def text(self) -> str:
         return self.content or ""
+
+    @property
+    def weight(self) -> float:
+        """Returns the learning weight that data sets give in `weight` and `loss`; 1 where they give none.
+
+        Raises:
+            SampleInvalid: see `parse_weight`.
+        """
+        weights = [parse_weight(self.extra.get(name)) for name in ("weight", "loss")]
+        return math.prod(weight for weight in weights if weight is not None)
 
     def as_openai(self) -> JsonObject:
         row: dict[str, Any] = {"role": self.role, "content": self.content}

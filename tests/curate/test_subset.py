@@ -66,8 +66,8 @@ def test_every_layout_is_learned_where_it_should(policy):
     ("row", "error"),
     [
         ({"title": "red"}, "unknown row format"),
-        ({"prompt": "say", "completion": " "}, "the row has no text"),
-        ({"prompt": "say", "completion": 3}, "the row has no text"),
+        ({"prompt": "say", "completion": " "}, "the conversation has no reply to learn"),
+        ({"prompt": "say", "completion": 3}, "the assistant of the row is neither text nor messages"),
         ({"messages": []}, "no reply|conversation"),
         ({"prompt": "say", "completion": "red " * 40}, "the sequence is longer than the context"),
         ({"prompt": "say", "completion": "unheard of"}, "unheard"),

@@ -213,6 +213,49 @@ def test_weights_of_replies() -> None:
     assert learned(parts) == f"second{END}" and set(parts.weight[parts.weight != 0].tolist()) == {0.5}
 
 
+@pytest.mark.parametrize("name", ["weight", "loss"])
+@pytest.mark.parametrize("form", ["messages", "conversations"])
+@pytest.mark.parametrize(
+    ("value", "weight"),
+    [
+        *((zero, 0.0) for zero in (0, 0.0, False, "false", "False", "0", "0.0")),
+        *((nothing, 1.0) for nothing in (None, "null", "None", "")),
+        *((whole, 1.0) for whole in (1, 1.0, True, "true", "1")),
+        *((half, 0.5) for half in (0.5, "0.5")),
+    ],
+)
+def test_every_spelling_of_a_weight_means_the_same(name: str, form: str, value: object, weight: float) -> None:
+    """The last reply is learned whole; the first as its field says, whatever data set writes it."""
+    names = ("role", "content") if form == "messages" else ("from", "value")
+    turns = [dict(zip(names, turn, strict=True)) for turn in (("user", "a"), ("assistant", "b")) * 2]
+    turns[1][name] = value
+    (parts,) = read({form: turns})
+    expected = [(f"b{END}", weight), (f"b{END}", 1.0)]
+    shown = [(text(parts, parts.span == step), float(parts.weight[parts.span == step][0])) for step in (0, 1)]
+    assert shown == expected
+
+
+def test_both_sides_that_repeat_the_prompt_read_it_once() -> None:
+    """UltraFeedback's layout: the prompt as text, and both sides as whole conversations."""
+    sides = [[user("What is 2+2?"), reply(answer)] for answer in ("4", "5")]
+    plain = {"prompt": "What is 2+2?", "chosen": "4", "rejected": "5"}
+    told_twice = {"prompt": "What is 2+2?", "chosen": sides[0], "rejected": sides[1]}
+    for chosen, rejected in (read(row, kind="pairs") for row in (plain, told_twice)):
+        assert text(chosen) == f"{START}user\nWhat is 2+2?{END}\n{START}assistant\n4{END}"
+        assert (learned(chosen), learned(rejected)) == (f"4{END}", f"5{END}")
+    whole = {"prompt": [user("What is 2+2?")], "completion": sides[0]}
+    assert text(read(whole)[0]) == text(read(plain)[0]), "of a pair the chosen side can be learned"
+
+
+def test_thoughts_that_the_template_has_no_place_for_are_counted() -> None:
+    intake = Intake()
+    read(
+        {"messages": [user(), reply("a", reasoning_content="because")]}, {"messages": [user(), reply()]}, intake=intake
+    )
+    assert intake.thoughts_left_out == 1
+    assert intake.forms == {"messages": 2}
+
+
 def user(content: object = "q") -> dict[str, object]:
     return {"role": "user", "content": content}
 
@@ -232,7 +275,11 @@ CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments":
         ({"messages": [user(), reply(), reply()]}, "message 2 is a reply that follows a reply"),
         ({"messages": [user(), reply(None, tool_calls=[CALL])]}, "it drops a turn of the assistant that calls tools"),
         ({"messages": [user(), reply(weight=float("nan"))]}, "the weight of a reply is not a number"),
-        ({"messages": [user(), reply(weight=True)]}, "the weight of a reply is not a number"),
+        (
+            {"messages": [user(), reply(weight="yes")]},
+            "the weight of a reply is not a number: got yes, expected a finite",
+        ),
+        ({"messages": [user(), reply(weight=[1])]}, "the weight of a reply is not a number"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "the message has no known role"),
         ({"messages": [user(3), reply()]}, "the content of a message is not text"),
         ({"messages": [user("\udfff"), reply()]}, "text contains a lone surrogate"),

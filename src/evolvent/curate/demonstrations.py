@@ -1,17 +1,15 @@
-"""Rows of data as demonstrations for a policy.
+"""Rows of data as demonstrations for a policy, in the forms of `data.forms`.
 
-{"messages": [...]}  {"prompt", "completion"}     conversations: the replies are learned
-{"question", "answer"}  {"problem", "solution"}   the layouts of GSM8K and MATH, as a prompt and its completion
-{"query", "tools", "answers"}                     function calls: the calls are learned
-{"text"}                                          raw text: all of it is learned
+Of conversations the replies are learned, of function calls the calls, of raw text all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from evolvent.curate.shards import Row
+from evolvent.data.forms import FORM_TITLES, detect_form, is_conversation, parse_conversation
 from evolvent.errors import SampleInvalid
 
 if TYPE_CHECKING:
@@ -22,8 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["answer_only", "build_demonstration", "build_demonstrations", "prompt_for"]
 
-_PAIRS = (("question", "answer"), ("problem", "solution"), ("instruction", "output"))
-_FORMS = "messages, prompt and completion, question and answer, problem and solution, query with tools, or text"
+_EXPECTED = f"{', '.join(FORM_TITLES[form] for form in FORM_TITLES if is_conversation(form))}, or text"
 
 
 def prompt_for(policy: Policy) -> ToolPrompt:
@@ -66,10 +63,9 @@ def build_demonstration(
         SampleInvalid: a row of an unknown form, too long, or without anything to learn. VocabularyMismatch: a word that
             the policy does not know.
     """
-    from evolvent.learn.rows import ReadingConfig, conversation_sequence, document_encoder, get_tools
+    from evolvent.learn.rows import ReadingConfig, conversation_sequence, document_encoder
     from evolvent.learn.taught import build_demonstration
     from evolvent.learn.windows import fit_to_context, text_sequence
-    from evolvent.messages import Message
 
     max_length = ReadingConfig(context=context).max_tokens(policy)
     if {"tools", "answers"} <= set(row):
@@ -77,34 +73,14 @@ def build_demonstration(
 
         tool_tokens = (prompt or prompt_for(policy)).tokens(row_to_sample(row), policy.dialect)
         sequence = build_demonstration(name, tool_tokens.prompt, tool_tokens.target)
-    elif (messages := _read_messages(row)) is not None:
-        parsed = [Message.of_openai(message) for message in messages]
-        sequence = conversation_sequence(name, parsed, policy.dialect, tools=get_tools(row))
+    elif is_conversation(detect_form(row)):
+        conversation = parse_conversation(row)
+        sequence = conversation_sequence(name, conversation.messages, policy.dialect, tools=conversation.tools)
     elif isinstance(row.get("text"), str):
         sequence = text_sequence(name, document_encoder(policy.tokenizer)(row["text"]))
     else:
-        raise SampleInvalid("unknown row format", value=sorted(map(str, row)), expected=_FORMS)
+        raise SampleInvalid("unknown row format", value=sorted(map(str, row)), expected=_EXPECTED)
     return fit_to_context(sequence, max_length, overlong=too_long)[0]
-
-
-def _read_messages(row: Row) -> list[Mapping[str, Any]] | None:
-    """Returns the messages of a row; None where it is not a conversation."""
-    if isinstance(row.get("messages"), list):
-        return list(row["messages"])
-    if "prompt" in row and "completion" in row:
-        return [*_to_messages(row["prompt"], "user"), *_to_messages(row["completion"], "assistant")]
-    for prompt_field, reply_field in _PAIRS:
-        if isinstance(row.get(prompt_field), str) and isinstance(row.get(reply_field), str):
-            return [*_to_messages(row[prompt_field], "user"), *_to_messages(row[reply_field], "assistant")]
-    return None
-
-
-def _to_messages(value: Any, role: str) -> list[Mapping[str, Any]]:
-    if isinstance(value, list) and value:
-        return value
-    if not isinstance(value, str) or not value.strip():
-        raise SampleInvalid(f"the row has no text of the {role}", value=value, expected="text, or messages")
-    return [{"role": role, "content": value}]
 
 
 def build_demonstrations(

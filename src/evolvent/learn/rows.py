@@ -1,18 +1,12 @@
 """Rows of common data sets as token sequences: raw text, conversations, and pairs of a better and a worse reply.
 
-    {"text": ...}
-    {"messages": [{"role", "content"}, ...]}   or   {"prompt": ..., "completion": ...}
-    {"prompt": ..., "chosen": ..., "rejected": ...}   or   {"chosen": [messages], "rejected": [messages]}
-
-A prompt or reply is text or a list of messages. Conversations are tokenized by the policy's dialect, turn by
-turn as an agent would read them; everything between two replies is one observation. A row of another form is
-refused by its location and reason, and counted; the others go on.
+The forms of rows are those of `data.forms`. Conversations are tokenized by the policy's dialect, turn by turn as an
+agent would read them; everything between two replies is one observation. Of a pair the chosen side can also be learned
+as a conversation. A row of another form is refused by its location and reason, and counted; the others go on.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,14 +14,15 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.config import Config
-from evolvent.errors import BatchMismatch, ConfigError, EvolventError, SampleInvalid, VocabularyMismatch
+from evolvent.data.forms import Conversation, detect_form, parse_conversation, parse_preference
+from evolvent.errors import BatchMismatch, ConfigError, SampleInvalid, VocabularyMismatch
 from evolvent.learn.token_sequences import Render, TokenSequence, flatten
 from evolvent.learn.windows import Intake, Overlong, build_blocks, fit_to_context, text_sequence
 from evolvent.messages import Message, Tool
 from evolvent.models.chat_template import ConversationTokens
 from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.policy import Policy
-from evolvent.trajectory import JsonObject, Task, Trajectory
+from evolvent.trajectory import Task, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,7 +33,6 @@ __all__ = [
     "conversation_sequence",
     "conversation_sequences",
     "document_encoder",
-    "get_tools",
     "read_rows",
     "read_trajectories",
 ]
@@ -116,10 +110,12 @@ def read_rows(
     elif config.kind == "messages":
 
         def build(location: str, row: Any) -> list[TokenSequence]:
+            conversation = parse_conversation(row)
+            counts.thoughts_left_out += _drops_thoughts(conversation, policy.dialect)
             return [
                 part
                 for sequence in conversation_sequences(
-                    location, _get_messages(row), policy.dialect, tools=get_tools(row)
+                    location, conversation.messages, policy.dialect, tools=conversation.tools
                 )
                 for part in fit_to_context(
                     sequence, context, overlong=config.overlong, overlap=config.overlap, intake=counts
@@ -190,6 +186,8 @@ def _build_each(
 ) -> Iterator[TokenSequence]:
     for location, row in rows:
         counts.rows += 1
+        if not isinstance(row, Trajectory):
+            counts.forms[detect_form(row)] += 1
         try:
             sequences = build(location, row)
         except _ROW_ERRORS as error:
@@ -259,7 +257,8 @@ def _check_text(text: str) -> None:
 def _get_text(row: Any) -> str:
     text = row.get("text") if isinstance(row, Mapping) else None
     if not isinstance(text, str):
-        raise _form_error(row, '{"text": "..."}')
+        names = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
+        raise SampleInvalid("unknown row format", value=names, expected='{"text": "..."}')
     return text
 
 
@@ -269,6 +268,7 @@ def _join_documents(
     def encode_documents() -> Iterator[list[int]]:
         for location, row in rows:
             counts.rows += 1
+            counts.forms[detect_form(row)] += 1
             try:
                 yield encode(_get_text(row))
             except _ROW_ERRORS as error:
@@ -412,82 +412,29 @@ def _build_sequence(name: str, ids: Sequence[int], pieces: Sequence[tuple[int, i
 
 
 def _reply_weight(message: Message) -> float:
-    weight = message.extra.get("weight")
-    weight = 1 if weight is None else weight  # tables fill what is missing with null
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-        raise SampleInvalid("the weight of a reply is not a number", value=weight, expected="a finite number")
-    return float(weight) if message.text.strip() or message.calls else 0.0
+    weight = message.weight  # also of an empty reply, so that a weight that cannot be read is refused
+    return weight if message.text.strip() or message.calls else 0.0
 
 
-def _form_error(row: Any, expected: str) -> EvolventError:
-    keys = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
-    return SampleInvalid("unknown row format", value=keys, expected=expected)
-
-
-def _parse_messages(value: Any, role: str) -> list[Message]:
-    """Parses a prompt or reply: text, or messages."""
-    if isinstance(value, str):
-        return [Message(role, value)]
-    if not isinstance(value, list) or not value:
-        raise SampleInvalid(f"the {role} of the row is neither text nor messages", value=value)
-    return [Message.of_openai(message) for message in value]
-
-
-def _get_messages(row: Any) -> list[Message]:
-    if isinstance(row, Mapping) and isinstance(row.get("messages"), list):
-        return [Message.of_openai(message) for message in row["messages"]]
-    if isinstance(row, Mapping) and "prompt" in row and "completion" in row:
-        return [*_parse_messages(row["prompt"], "user"), *_parse_messages(row["completion"], "assistant")]
-    raise _form_error(row, '{"messages": [...]} or {"prompt", "completion"}')
-
-
-def get_tools(row: JsonObject) -> list[Tool]:
-    """Returns the tools that a row offers, as a list or as its JSON text."""
-    tools = row.get("tools") if isinstance(row, Mapping) else None
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except (ValueError, RecursionError) as error:
-            raise SampleInvalid("tools that are not JSON", value=tools[:80]) from error
-    if not tools:
-        return []
-    if not isinstance(tools, Sequence):
-        raise SampleInvalid("tools that are not a list", value=type(tools).__name__)
-    return [Tool.of_openai(tool if "function" in tool else {"function": tool}) for tool in tools]
+def _drops_thoughts(conversation: Conversation, dialect: Dialect) -> bool:
+    """Returns whether a conversation has thoughts that the dialect has no form for."""
+    has_thoughts = any(message.extra.get("reasoning_content") for message in conversation.messages)
+    return has_thoughts and not (isinstance(dialect, Chat) and dialect.template.takes_thoughts)
 
 
 # ------------------------------------------------------------------ pairs
 
 
-def _split_pair(row: Any) -> tuple[list[Message], list[Message], list[Message]]:
-    """Splits a row into (prompt, chosen, rejected); without a prompt it is the common beginning of both sides."""
-    if not isinstance(row, Mapping) or "chosen" not in row or "rejected" not in row:
-        raise _form_error(row, '{"prompt", "chosen", "rejected"}')
-    chosen_messages, rejected_messages = (_parse_messages(row[side], "assistant") for side in ("chosen", "rejected"))
-    if row.get("prompt") is not None:
-        return _parse_messages(row["prompt"], "user"), chosen_messages, rejected_messages
-    if isinstance(row["chosen"], str) or isinstance(row["rejected"], str):
-        raise SampleInvalid(
-            "the pair of texts has no prompt", value=sorted(map(str, row)), expected='also the field "prompt"'
-        )
-    num_shared = 0
-    while (
-        num_shared < min(len(chosen_messages), len(rejected_messages))
-        and chosen_messages[num_shared] == rejected_messages[num_shared]
-    ):
-        num_shared += 1
-    return chosen_messages[:num_shared], chosen_messages[num_shared:], rejected_messages[num_shared:]
-
-
 def _pair_sequences(
     location: str, row: Any, dialect: Dialect, *, context: int, overlong: Overlong, counts: Intake
 ) -> list[TokenSequence]:
-    prompt, *sides = _split_pair(row)
+    pair = parse_preference(row)
+    sides = (pair.chosen, pair.rejected)
     if sides[0] == sides[1]:
         raise SampleInvalid("both sides of the pair are equal", value=sides[0][0].text[:80] if sides[0] else "no reply")
     side_sequences = [
         conversation_sequence(
-            f"{location}/{name}", [*prompt, *side], dialect, tools=get_tools(row), first_learned=len(prompt)
+            f"{location}/{name}", [*pair.prompt, *side], dialect, tools=pair.tools, first_learned=len(pair.prompt)
         )
         for name, side in zip(("chosen", "rejected"), sides, strict=True)
     ]

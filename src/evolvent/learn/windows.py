@@ -4,6 +4,7 @@ blocks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -11,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from evolvent.data.forms import Form
 from evolvent.errors import EvolventError, Problem, SampleInvalid
 from evolvent.learn.token_sequences import TokenSequence
 
@@ -37,6 +39,8 @@ class Intake:
         parts: sequences made of them.
         truncated, split: rows that were longer than the context.
         refused: rows that were left out; `problems` gives the reason, for the first hundred.
+        forms: rows of each form; None: of an unknown form.
+        thoughts_left_out: rows whose thoughts the policy's dialect has no form for.
     """
 
     rows: int = 0
@@ -45,6 +49,8 @@ class Intake:
     split: int = 0
     refused: int = 0
     problems: list[Problem] = field(default_factory=list)
+    forms: Counter[Form | None] = field(default_factory=Counter)
+    thoughts_left_out: int = 0
 
     def refuse(self, location: str, error: EvolventError) -> None:
         """Records a row that is left out, with its location and the reason."""

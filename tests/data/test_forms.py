@@ -1,0 +1,258 @@
+"""Forms of training rows: published layouts, written by hand, are read as the same messages."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from evolvent.data.forms import (
+    FORM_TITLES,
+    describe_forms,
+    detect_form,
+    parse_conversation,
+    parse_preference,
+)
+from evolvent.errors import SampleInvalid
+from evolvent.messages import Call, Message, Tool
+
+WEATHER = {"name": "weather", "description": "Tells the weather.", "parameters": {"type": "object", "properties": {}}}
+USER, REPLY = Message("user", "1 + 1?"), Message("assistant", "2")
+
+# One row of each published layout: its form, and the messages that it stands for.
+LAYOUTS = {
+    "agenttraj": (
+        {
+            "item_id": "webshop_6",
+            "conversations": [
+                {"from": "human", "loss": None, "value": "You shop."},
+                {"from": "gpt", "loss": False, "value": "OK."},
+                {"from": "human", "loss": None, "value": "WebShop"},
+                {"from": "gpt", "loss": True, "value": "search[mug]"},
+            ],
+        },
+        [
+            Message("user", "You shop."),
+            Message("assistant", "OK.", extra={"weight": 0.0}),
+            Message("user", "WebShop"),
+            Message("assistant", "search[mug]"),
+        ],
+    ),
+    "agentinstruct": (
+        {
+            "id": "os_0",
+            "conversations": [
+                {"from": "human", "loss": None, "value": "1 + 1?"},
+                {"from": "gpt", "loss": True, "value": "2"},
+            ],
+        },
+        [USER, REPLY],
+    ),
+    "sharegpt": (
+        {
+            "id": "identity_0",
+            "system": "Be brief.",
+            "conversations": [{"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"}],
+        },
+        [Message("system", "Be brief."), USER, REPLY],
+    ),
+    "messages": (
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "1 + 1?"},
+                {"role": "assistant", "content": "2", "weight": 0},
+            ]
+        },
+        [Message("system", "Be brief."), USER, Message("assistant", "2", extra={"weight": 0})],
+    ),
+    "prompt-completion": ({"prompt": "1 + 1?", "completion": "2"}, [USER, REPLY]),
+    "alpaca": (
+        {
+            "instruction": "Add.",
+            "input": "1 + 1",
+            "output": "2",
+            "system": "Be brief.",
+            "history": [["Hi", "Hello"]],
+        },
+        [
+            Message("system", "Be brief."),
+            Message("user", "Hi"),
+            Message("assistant", "Hello"),
+            Message("user", "Add.\n1 + 1"),
+            REPLY,
+        ],
+    ),
+    "questions": ({"question": "1 + 1?", "answer": "2"}, [USER, REPLY]),
+    "calls": (
+        {"query": "Rain?", "tools": json.dumps([WEATHER]), "answers": '[{"name": "weather", "arguments": {}}]'},
+        [Message("user", "Rain?"), Message("assistant", None, (Call("weather"),))],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_layout_is_detected_and_read(form):
+    row, messages = LAYOUTS[form]
+    assert detect_form(row) == form
+    assert list(parse_conversation(row).messages) == messages
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_columns_that_another_row_fills_change_nothing(form):
+    """A table of rows of several layouts fills every missing column with null."""
+    row, messages = LAYOUTS[form]
+    names = {name for other, _ in LAYOUTS.values() for name in other} | {"chosen", "rejected", "text", "label"}
+    filled = dict.fromkeys(names) | row
+    assert detect_form(filled) == form
+    assert list(parse_conversation(filled).messages) == messages
+
+
+@pytest.mark.parametrize("form", [form for form in LAYOUTS if form != "calls"])
+def test_lists_may_be_json_text_as_tables_hold_them(form):
+    row, messages = LAYOUTS[form]
+    cells = {name: value if isinstance(value, str) else json.dumps(value) for name, value in row.items()}
+    assert detect_form(cells) == form
+    assert list(parse_conversation(cells).messages) == messages
+
+
+def test_sharegpt_with_tools_has_calls_and_results():
+    """The layout of LLaMA-Factory: `function_call` and `observation` turns, tools as JSON text."""
+    row = {
+        "conversations": [
+            {"from": "human", "value": "Rain in Oslo?"},
+            {"from": "gpt", "value": "I look."},
+            {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Oslo"}}'},
+            {"from": "observation", "value": '{"rain": true}'},
+            {"from": "gpt", "value": "Yes."},
+            {"from": "human", "value": "And both?"},
+            {"from": "function_call", "value": '[{"name": "weather", "arguments": "{}"}, {"name": "weather"}]'},
+            {"from": "tool", "value": "{}"},
+        ],
+        "tools": json.dumps([WEATHER]),
+    }
+    conversation = parse_conversation(row)
+    assert conversation.tools == (Tool(**WEATHER),)
+    assert [(message.role, message.text, message.calls) for message in conversation.messages] == [
+        ("user", "Rain in Oslo?", ()),
+        ("assistant", "I look.", (Call("weather", {"city": "Oslo"}),)),
+        ("tool", '{"rain": true}', ()),
+        ("assistant", "Yes.", ()),
+        ("user", "And both?", ()),
+        ("assistant", "", (Call("weather"), Call("weather"))),
+        ("tool", "{}", ()),
+    ]
+
+
+def test_older_openai_rows_have_functions():
+    row = {
+        "functions": [WEATHER],
+        "messages": [
+            {"role": "user", "content": "Rain?"},
+            {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": "{}"}},
+            {"role": "function", "name": "weather", "content": "no"},
+            {"role": "assistant", "content": "No.", "function_call": None},
+        ],
+    }
+    conversation = parse_conversation(row)
+    assert conversation.tools == (Tool(**WEATHER),)
+    assert [(message.role, message.calls) for message in conversation.messages] == [
+        ("user", ()),
+        ("assistant", (Call("weather"),)),
+        ("tool", ()),
+        ("assistant", ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"content": "2", "reasoning_content": "1 and 1"},
+        {"content": "2", "thinking": "1 and 1"},
+        {"content": "2", "reasoning": "1 and 1"},
+        {"content": [{"type": "thinking", "thinking": "1 and 1"}, {"type": "text", "text": "2"}]},
+        {"content": [{"type": "reasoning", "text": "1 and 1", "thinking": None}, {"type": "text", "text": "2"}]},
+    ],
+)
+def test_thoughts_of_every_spelling_are_the_same(reply):
+    row = {"messages": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", **reply}]}
+    assert parse_conversation(row).messages[-1] == Message("assistant", "2", extra={"reasoning_content": "1 and 1"})
+
+
+PAIR = ([USER], [REPLY], [Message("assistant", "3")])
+CHOSEN, REJECTED = ([{"role": "assistant", "content": answer}] for answer in ("2", "3"))
+QUESTION = [{"role": "user", "content": "1 + 1?"}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "1 + 1?", "chosen": "2", "rejected": "3"},
+        {"prompt": QUESTION, "chosen": CHOSEN, "rejected": REJECTED},
+        {"prompt": "1 + 1?", "chosen": CHOSEN[0], "rejected": REJECTED[0]},
+        {"chosen": QUESTION + CHOSEN, "rejected": QUESTION + REJECTED},
+        {"prompt": "1 + 1?", "chosen": QUESTION + CHOSEN, "rejected": QUESTION + REJECTED},
+        {"prompt": QUESTION, "chosen": QUESTION + CHOSEN, "rejected": QUESTION + REJECTED},
+        {"prompt": "1 + 1?", "chosen": "1 + 1? 2", "rejected": "1 + 1? 3"},
+        {"question": "1 + 1?", "chosen": "2", "rejected": "3"},
+        {"instruction": "1 + 1?", "input": "", "chosen": "2", "rejected": "3"},
+        {
+            "conversations": [{"from": "human", "value": "1 + 1?"}],
+            "chosen": {"from": "gpt", "value": "2"},
+            "rejected": {"from": "gpt", "value": "3"},
+        },
+        {"input": {"messages": QUESTION}, "preferred_output": CHOSEN, "non_preferred_output": REJECTED},
+        {"chosen": "\n\nHuman: 1 + 1?\n\nAssistant: 2", "rejected": "\n\nHuman: 1 + 1?\n\nAssistant: 3"},
+    ],
+)
+def test_preferences_of_every_layout_are_the_same_pair(row):
+    assert detect_form(row) == "preferences"
+    pair = parse_preference(row)
+    assert (list(pair.prompt), list(pair.chosen), list(pair.rejected)) == PAIR
+
+
+def test_instructions_beside_sides_that_repeat_the_prompt_are_kept():
+    system = [{"role": "system", "content": "Be brief."}]
+    rows = [
+        {"prompt": QUESTION, "chosen": system + QUESTION + CHOSEN, "rejected": system + QUESTION + REJECTED},
+        {"prompt": system + QUESTION, "chosen": QUESTION + CHOSEN, "rejected": QUESTION + REJECTED},
+        {"system": "Be brief.", "prompt": "1 + 1?", "chosen": "2", "rejected": "3"},
+    ]
+    for row in rows:
+        pair = parse_preference(row)
+        assert list(pair.prompt) == [Message("system", "Be brief."), USER]
+        assert (list(pair.chosen), list(pair.rejected)) == PAIR[1:]
+
+
+def test_one_word_that_opens_both_replies_is_no_repeated_prompt():
+    pair = parse_preference({"prompt": "Hello", "chosen": "Hello, you!", "rejected": "Hello?"})
+    assert [side[0].text for side in (pair.chosen, pair.rejected)] == ["Hello, you!", "Hello?"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"conversations": [{"from": "robot", "value": "x"}]}, "the speaker of turn 0 is unknown: got robot"),
+        ({"conversations": [{"from": "gpt", "value": 3}]}, "turn 0 has no text: got 3"),
+        ({"conversations": [{"from": "function_call", "value": "look()"}]}, "the function call of a turn is not JSON"),
+        ({"conversations": [{"from": "gpt", "value": "x", "loss": "maybe"}]}, "the weight of a reply is not a number"),
+        ({"instruction": "Add.", "output": ""}, "output of the row is not text"),
+        ({"instruction": "Add.", "output": "2", "history": [["a"]]}, "history of the row is not a list of exchanges"),
+        ({"prompt": "q", "completion": "a", "label": False}, "the completion is labeled as a bad one"),
+        ({"messages": [{"role": "user", "content": "q"}], "tools": "f()"}, "tools of the row is not a list"),
+        ({"title": "x"}, "unknown row format: got \\['title'\\]"),
+        ({"text": "x"}, "unknown row format"),
+        (3, "unknown row format: got int"),
+    ],
+)
+def test_bad_rows_are_refused_with_the_reason(row, reason):
+    with pytest.raises(SampleInvalid, match=reason):
+        parse_conversation(row)
+
+
+def test_forms_are_told_in_one_line():
+    assert describe_forms(Counter(sharegpt=120)) == "conversations (ShareGPT), 120 rows"
+    mixed = describe_forms({"text": 1, None: 2, "alpaca": 1000, "calls": 0})
+    assert mixed == "instructions (Alpaca), 1,000 rows; rows of an unknown form, 2 rows; text, 1 row"
+    assert set(LAYOUTS) | {"preferences", "text"} == set(FORM_TITLES)
