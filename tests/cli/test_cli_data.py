@@ -1,5 +1,6 @@
 """`evolvent data` as a user meets it: files in, files and cards out, bad rows told, mistakes in one sentence."""
 
+import gzip
 import json
 
 import datasets
@@ -134,3 +135,79 @@ def test_mistakes_are_told(rows, tmp_path, capsys, words, said):
     assert main(["data", *words]) in (1, 2)
     assert said in " ".join(capsys.readouterr().err.split())
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+SHARE = [
+    {
+        "id": "a",
+        "system": "Be brief.",
+        "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}],
+    },
+    {"id": "b", "conversations": [{"from": "robot", "value": "Hi"}]},
+    {"prompt": "1 + 1?", "chosen": "2", "rejected": "3"},
+    {"title": "x"},
+]
+
+
+def test_forms_are_told_and_written_as_messages(tmp_path, capsys):
+    source, to = tmp_path / "share.json", tmp_path / "out.jsonl"
+    source.write_text(json.dumps(SHARE))
+    line = "conversations (ShareGPT), 2 rows; preferences, 1 row; an unknown form, 1 row"
+    assert main(["data", "stats", str(source)]) == 0
+    assert capsys.readouterr().out.startswith(line)
+    assert main(["data", "stats", str(source), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["forms"] == {"sharegpt": 2, "preferences": 1, "unknown": 1}
+    assert main(["data", "convert", str(source), "--layout", "messages", "--to", str(to)]) == 1
+    said = capsys.readouterr().out
+    assert line in said and "share.json, row 1: the speaker of turn 0 is unknown" in said
+    assert "share.json, row 3: unknown row format" in said and "rows left out: 2" in said
+    system, user, reply = ({"role": role, "content": text} for role, text in TURNS)
+    assert read(to) == [
+        {"id": "a", "messages": [system, user, reply]},
+        {
+            "prompt": [{"role": "user", "content": "1 + 1?"}],
+            "chosen": [{"role": "assistant", "content": "2"}],
+            "rejected": [{"role": "assistant", "content": "3"}],
+        },
+    ]
+
+
+TURNS = (("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl.gz", "a.csv.gz"])
+def test_tables_and_packed_files_are_data(tmp_path, capsys, name):
+    rows = [{"prompt": "a, b", "completion": "c"}, {"prompt": "d", "completion": "e"}]
+    mark = "\t" if ".tsv" in name else ","
+    cells = "".join(f'"{row["prompt"]}"{mark}{row["completion"]}\n' for row in rows)
+    text = "".join(json.dumps(row) + "\n" for row in rows) if "json" in name else f"prompt{mark}completion\n{cells}"
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    assert main(["data", "convert", str(tmp_path / name), "--to", str(tmp_path / "out.jsonl")]) == 0
+    assert "prompts with completions, 2 rows" in capsys.readouterr().out
+    assert read(tmp_path / "out.jsonl") == rows
+
+
+def test_calls_as_lists_without_ids_are_masked(tmp_path, capsys):
+    tools = [{"name": "rain", "description": "d", "parameters": {"place": {"type": "str", "description": "p"}}}]
+    row = {"query": "Rain in Oslo?", "tools": tools, "answers": [{"name": "rain", "arguments": {"place": "Oslo"}}]}
+    path = tmp_path / "calls.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "answers": "none"}) + "\n")
+    assert (
+        main(
+            [
+                "data",
+                "mask",
+                str(path),
+                "--ratio",
+                "1",
+                "--to",
+                str(tmp_path / "m.jsonl"),
+                "--cache",
+                str(tmp_path / "c"),
+            ]
+        )
+        == 1
+    )
+    assert "has no list in answers" in capsys.readouterr().out
+    (masked,) = read(tmp_path / "m.jsonl")
+    assert "rain" not in masked["tools"] and row_to_sample(masked).calls[0].arguments != {}

@@ -200,3 +200,16 @@ def test_figures_say_how_many_test_rows_they_leave_out():
     assert "test rows left out" not in DemonstrationData([], [good]).measure(policy)
     asked = CallSample("a", (Message("user", "say purple"),), (), ())
     assert CallData([], [asked]).measure(policy) == {"test rows left out": 1}
+
+
+def test_hammer_takes_rows_of_lists_without_ids(place, capsys):
+    """The form that docs/data.md promises: `{query, tools, answers}`."""
+    rows = [json.loads(line) for line in (place / "hammer.jsonl").read_text().splitlines()]
+    plain = [
+        {"query": row["query"], "tools": json.loads(row["tools"]), "answers": json.loads(row["answers"])}
+        for row in rows
+    ]
+    (place / "hammer.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [{"query": "no"}, *plain]))
+    assert train("hammer", "--to", "runs/plain") == 0
+    said = capsys.readouterr().out
+    assert "hammer.jsonl, row 0: the function-calling sample is missing tools and answers" in said

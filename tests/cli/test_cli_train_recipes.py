@@ -7,6 +7,9 @@ import math
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -223,7 +226,7 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
         ),
         (("sft", "DATA/taught", *OWN), ["taught does not hold episodes"]),
         (("sft", "empty.jsonl", *OWN), ["empty.jsonl does not hold JSON lines"]),
-        (("sft", "junk.jsonl", *OWN), ["junk.jsonl does not hold JSON lines: junk.jsonl:1: not valid JSON"]),
+        (("sft", "junk.jsonl", *OWN), ["junk.jsonl does not hold JSON lines: junk.jsonl:1: the row is not valid JSON"]),
         (("pretrain", "empty.txt", *OWN), ["empty.txt is empty"]),
         (("sft", "nothing", *OWN), ["nothing is an empty folder"]),
         (("pretrain", "DATA/shown", *WORLD), ["shown holds episodes, but this recipe learns from text"]),
@@ -286,15 +289,86 @@ def test_bad_input_is_told_at_once_and_nothing_is_begun(evolvent, tmp_path, word
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("sft", "DATA/pairs.jsonl"), 'expected {"messages": [...]} or {"prompt", "completion"}'),
+        (("sft", "odd.jsonl"), 'expected {"messages": [...]} or {"prompt", "completion"}'),
         (("dpo", "DATA/messages.jsonl"), 'expected {"prompt", "chosen", "rejected"}'),
         (("pretrain", "DATA/messages.jsonl"), 'expected {"text": "..."}'),
     ],
 )
 def test_data_of_another_form(evolvent, tmp_path, words, said):
+    (tmp_path / "odd.jsonl").write_text('{"title": "x"}\n' * 81, encoding="utf-8")
     code, _, error = evolvent("train", *words, *OWN)
     assert code == 1 and said in error and error.count("\n") == 1 and "81 rows refused" in error
-    assert list(tmp_path.iterdir()) == [], "the folder of the run is gone again"
+    assert [path.name for path in tmp_path.iterdir()] == ["odd.jsonl"], "the folder of the run is gone again"
+
+
+SUMS = [(f"{a} plus {b}", str(a + b)) for a, b in sums.PAIRS]
+LAYOUTS = {
+    "agenttraj.json": (
+        "conversations (AgentTraj)",
+        [
+            {
+                "item_id": f"sums_{number}",
+                "conversations": [
+                    {"from": "human", "loss": None, "value": "1 plus 1"},
+                    {"from": "gpt", "loss": 0, "value": "2"},
+                    {"from": "human", "loss": None, "value": question},
+                    {"from": "gpt", "loss": True, "value": answer},
+                ],
+            }
+            for number, (question, answer) in enumerate(SUMS)
+        ],
+    ),
+    "share.jsonl": (
+        "conversations (ShareGPT)",
+        [
+            {"id": question, "conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]}
+            for question, answer in SUMS
+        ],
+    ),
+    "alpaca.json": (
+        "instructions (Alpaca)",
+        [{"instruction": question, "input": "", "output": answer} for question, answer in SUMS],
+    ),
+    "table.csv": (
+        "prompts with completions",
+        [{"prompt": question, "completion": answer} for question, answer in SUMS],
+    ),
+    "table.parquet": (
+        "questions with answers",
+        [{"question": question, "answer": answer} for question, answer in SUMS],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_files_people_have_teach_the_same_replies(evolvent, tmp_path, name):
+    """The tokens that are learned are those of the same sums as messages, whatever the layout and the format."""
+    title, rows = LAYOUTS[name]
+    if name.endswith(".jsonl"):
+        sums.lines(tmp_path / name, rows)
+    elif name.endswith(".json"):
+        (tmp_path / name).write_text(json.dumps(rows, indent=1))
+    else:
+        table = pa.Table.from_pylist(rows)
+        (pq.write_table if name.endswith(".parquet") else pa_csv.write_csv)(table, tmp_path / name)
+    few = ("--train.max_steps", "2", "--train.batch_tokens", "64")
+    code, shown, error = evolvent("train", "sft", name, *OWN, *few, "--to", "run")
+    assert (code, error) == (0, "") and f"{title}, 81 rows" in shown
+    assert evolvent("train", "sft", "DATA/messages.jsonl", *OWN, *few, "--to", "plain")[0] == 0
+    learned, plain = (_learned_tokens(Path(run)) for run in ("run", "plain"))
+    assert learned == plain
+
+
+def _learned_tokens(run: Path) -> list[list[int]]:
+    tokens = TokenFile(run / "tokens")
+    return sorted(tokens[index].ids[tokens[index].weight > 0].tolist() for index in range(len(tokens)))
+
+
+def test_of_pairs_the_chosen_side_is_learned(evolvent):
+    """`train sft` on preferences learns what `train dpo` would raise, and says so."""
+    _, run, shown = trained(evolvent, "sft", "DATA/pairs.jsonl", *OWN, *FEW)
+    assert "preferences, 81 rows; of preferences the chosen side is learned" in shown
+    assert TokenFile(run / "tokens").intake["forms"] == {"preferences": 81}
 
 
 # ---------------------------------------------------------------------- the plan

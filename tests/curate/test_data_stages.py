@@ -140,9 +140,9 @@ def test_bad_rows_are_told_and_the_others_go_on(tmp_path):
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match="does not hold data"):
         list_shards(tmp_path)
-    (tmp_path / "a.csv").write_text("a,b")
+    (tmp_path / "a.xlsx").write_text("a,b")
     with pytest.raises(ConfigError, match="not a data file"):
-        list_shards(tmp_path / "a.csv")
+        list_shards(tmp_path / "a.xlsx")
     for name in ("a.json", "a.parquet", "a.arrow"):
         (tmp_path / name).write_bytes(b"{}")
         with pytest.raises(CorruptRecord, match=f"is not valid {name[2:]}"):

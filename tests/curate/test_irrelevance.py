@@ -5,6 +5,8 @@ import json
 from dataclasses import replace
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ from evolvent.curate.irrelevance import (
     write_irrelevance,
 )
 from evolvent.curate.masking import MaskSpec, mask_sample
+from evolvent.curate.shards import list_shards, read_shard
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.trajectory import sample_rng
@@ -208,6 +211,40 @@ def test_rows_of_others_are_read_and_bad_ones_refused():
             row_to_sample(bad)
     with pytest.raises(SampleInvalid, match="holds a value that is not JSON"):
         sample_to_row(replace(SAMPLE, calls=(Call("f", {"x": float("nan")}),)))
+
+
+def test_rows_of_lists_without_ids_are_samples_too(tmp_path):
+    """The form of docs/data.md, also as tables hold it, which fill what other tools and answers have with null."""
+    tools = [{"name": "f", "description": "d", "parameters": {"x": {"type": "int"}}}]
+    row = {"query": "q", "tools": tools, "answers": [{"name": "f", "arguments": {"x": 1}}]}
+    other = {"query": "r", "tools": [{**tools[0], "parameters": {"y": {"type": "str"}}}], "answers": []}
+    sample = row_to_sample(row)
+    assert (sample.tools[0].parameters, sample.calls) == ({"x": {"type": "int"}}, (Call("f", {"x": 1}),))
+    texts = {name: json.dumps(value) if name != "query" else value for name, value in row.items()}
+    assert row_to_sample(texts).calls == sample.calls
+    assert row_to_sample(dict(row)).id == sample.id != row_to_sample(other).id
+    table = pa.Table.from_pylist([row, other])
+    assert table.to_pylist()[0]["tools"][0]["parameters"] == {"x": {"type": "int"}, "y": None}
+    pq.write_table(table, tmp_path / "rows.parquet")
+    read = [row for shard in list_shards(tmp_path / "rows.parquet") for _, row in read_shard(shard)]
+    assert [row_to_sample(found) for found in read] == [row_to_sample(one) for one in (row, other)]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"tools": None}, "the function-calling sample is missing tools"),
+        ({"query": None}, "is missing query"),
+        ({"answers": "f(x=1)"}, r"has no list in answers: got f\(x=1\), expected query, tools, answers: lists"),
+        ({"answers": [{"arguments": {}}]}, "has an answer without a name"),
+        ({"answers": [{"name": "f", "arguments": [1]}]}, "has arguments that are not an object"),
+        ({"tools": [{"description": "d"}]}, "the tool has no name"),
+    ],
+)
+def test_a_bad_sample_is_refused_with_its_reason(change, reason):
+    row = {"query": "q", "tools": [{"name": "f"}], "answers": [{"name": "f", "arguments": {}}]}
+    with pytest.raises(SampleInvalid, match=reason):
+        row_to_sample(row | change)
 
 
 @settings(max_examples=40, deadline=None)

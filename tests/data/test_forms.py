@@ -253,6 +253,6 @@ def test_bad_rows_are_refused_with_the_reason(row, reason):
 
 def test_forms_are_told_in_one_line():
     assert describe_forms(Counter(sharegpt=120)) == "conversations (ShareGPT), 120 rows"
-    mixed = describe_forms({"text": 1, None: 2, "alpaca": 1000, "calls": 0})
-    assert mixed == "instructions (Alpaca), 1,000 rows; rows of an unknown form, 2 rows; text, 1 row"
+    mixed = describe_forms({"text": 1, "unknown": 2, "alpaca": 1000})
+    assert mixed == "instructions (Alpaca), 1,000 rows; an unknown form, 2 rows; text, 1 row"
     assert set(LAYOUTS) | {"preferences", "text"} == set(FORM_TITLES)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import math
 from datetime import date
 
 import pytest
 
-from evolvent.data.tables import read_table
-from evolvent.errors import ConfigError
+from evolvent.data.tables import iterate_rows, read_table
+from evolvent.errors import ConfigError, SampleInvalid
 
 ROWS = [{"prompt": f"what is {n} + {n}?", "answer": str(2 * n)} for n in range(8)]
 
@@ -100,3 +101,89 @@ def test_what_is_no_table_is_refused(tmp_path):
         read_table(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="unknown split: got part"):
         read_table({"part": ROWS})
+
+
+CHATS = [
+    {
+        "id": "a",
+        "messages": [
+            {"role": "user", "content": "Rain?"},
+            {"role": "assistant", "content": "No", "weight": 0.0},
+            {"role": "user", "content": "Sure?"},
+            {"role": "assistant", "content": "Yes"},
+        ],
+    },
+    {"id": "b", "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]},
+]
+
+
+def pack(folder, name: str):
+    """Writes the chats in a format, also by `datasets`, and returns the path."""
+    path = folder / name
+    lines = "".join(json.dumps(row) + "\n" for row in CHATS)
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(lines.encode() if ".jsonl" in name else json.dumps(CHATS).encode()))
+    elif name.endswith(".jsonl"):
+        path.write_text("\ufeff" + lines, encoding="utf-8")
+    elif name.endswith(".json"):
+        path.write_text(json.dumps(CHATS, indent=1), encoding="utf-8")
+    else:
+        dataset = pytest.importorskip("datasets").Dataset.from_list(CHATS)
+        dataset.to_parquet(str(path)) if name.endswith(".parquet") else dataset.save_to_disk(str(path))
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.json.gz", "a.parquet", "saved"])
+def test_chats_are_the_same_rows_in_every_format(tmp_path, name):
+    """A table fills the weight that most messages do not have with null; it is left out again."""
+    rows = list(iterate_rows(pack(tmp_path, name)))
+    assert [row for _, row in rows] == CHATS
+    first = {"a.jsonl": "a.jsonl:1", "saved": "saved:0"}.get(name, f"{name}:1")
+    assert rows[0][0] == first
+
+
+def test_json_fields_of_datasets_are_decoded(tmp_path):
+    """`datasets` stores what differs from row to row as JSON text in Arrow: content that is text or parts, schemas."""
+    datasets = pytest.importorskip("datasets")
+    parts = [{"type": "text", "text": "a"}]
+    rows = [
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "yo", "weight": 0}]},
+        {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "b"}], "tools": None},
+        {"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f", "parameters": {"n": {"type": "a"}}}]},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    made = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    assert "Json" in str(made.features)
+    made.save_to_disk(str(tmp_path / "saved"))
+    made.to_parquet(str(tmp_path / "rows.parquet"))
+    for written in ("saved", "rows.parquet"):
+        found = [row for _, row in iterate_rows(tmp_path / written)]
+        assert [row["messages"] for row in found] == [row["messages"] for row in rows]
+        assert found[2]["tools"] == rows[2]["tools"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "where", "problem"),
+    [
+        ("a.json", '[{"a": 1}, {"a": }, {"a": 3}]', "a.json:2", "not valid JSON"),
+        ("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}\n', "a.jsonl:2", "not valid JSON"),
+        ("a.csv", 'a,b\n1,2\n"1"x,2\n3,4\n', "a.csv:3", "the row is not CSV"),
+        ("a.csv", "a,b\n1,2\n1\n3,4\n", "a.csv:3", "2 cells of the header"),
+    ],
+)
+def test_bad_row_is_named_and_the_others_are_read(tmp_path, name, content, where, problem):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    rows = list(iterate_rows(path))
+    assert [location for location, row in rows if isinstance(row, SampleInvalid)] == [where]
+    assert problem in str(rows[1][1]) and len(rows) == 3
+
+
+def test_packed_csv_and_long_cells_are_read(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(f'prompt,completion\nq,"{"x" * 200_000}"\n'.encode()))
+    assert [len(row["completion"]) for _, row in iterate_rows(path)] == [200_000]
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-20])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        list(iterate_rows(path))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rich.console import Console
 from evolvent.cli import datacomment, dataselect
 from evolvent.cli.console import render_table
 from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
+from evolvent.data.forms import UNKNOWN_FORM, describe_forms, detect_form, standardize_row
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.trajectory import JsonObject
 from evolvent.view.escape import clip, show_hidden
@@ -30,7 +32,7 @@ _VERB_HELP = {
     "dedup": "drop near-duplicates, each with the row that it repeats",
 }
 _MAX_MESSAGES = 5
-_DATA_HELP = "a file of rows (.jsonl, .json, .parquet, .arrow), a folder of such, a run or a store"
+_DATA_HELP = "a file of rows (.jsonl, .json, .parquet, .arrow, .csv, .tsv, .gz), a folder of such, a run or a store"
 Rows = Iterator[JsonObject]
 
 
@@ -82,13 +84,13 @@ def _parse_arguments(parser: Parser, argv: Sequence[str], *extra_suffixes: str) 
 def _read_samples(path: Path, refused: list[str]) -> Iterator[Any]:
     """Yields all samples of function calls at a path; other rows are added to `refused`."""
     from evolvent.curate.irrelevance import row_to_sample
-    from evolvent.curate.origins import read_source
+    from evolvent.curate.origins import read_located_rows
 
-    for number, row in enumerate(read_source(path, refused)):
+    for location, row in read_located_rows(path, refused):
         try:
             yield row_to_sample(row)
         except SampleInvalid as error:
-            refused.append(f"row {number}: {error}")
+            refused.append(f"{location}: {error}")
 
 
 def _report_refused(console: Console, refused: Sequence[str]) -> int:
@@ -115,13 +117,17 @@ def _run_stats(argv: Sequence[str], console: Console) -> int:
     parser.add("--json", action="store_true", help="print JSON instead of the table")
     args = parser.parse_argv(argv)
     from evolvent.curate.card import describe, render_histogram, table_rows
-    from evolvent.curate.origins import read_source
+    from evolvent.curate.origins import read_located_rows
 
     refused: list[str] = []
-    stats = describe(read_source(args.data, refused))
+    forms: Counter[str] = Counter()
+    stats = describe(_convert_rows(read_located_rows(args.data, refused), refused, forms, convert=None))
     if args.json:
-        console.print(json.dumps({**asdict(stats), "refused": len(refused)}, indent=1), soft_wrap=True)
+        figures = {**asdict(stats), "forms": dict(forms), "refused": len(refused)}
+        console.print(json.dumps(figures, indent=1), soft_wrap=True)
         return 1 if refused else 0
+    if forms:
+        console.print(describe_forms(forms), soft_wrap=True)
     console.print(render_table(console, ("", "count"), table_rows(stats)))
     for line in ("characters of a row, up to", *render_histogram(stats.lengths)):
         console.print(line, soft_wrap=True)
@@ -129,14 +135,15 @@ def _run_stats(argv: Sequence[str], console: Console) -> int:
 
 
 def _run_convert(argv: Sequence[str], console: Console) -> int:
-    layouts = ("rows", "code", "maths", "hammer", "nexus-raven", "seal-tools")
+    layouts = ("rows", "messages", "code", "maths", "hammer", "nexus-raven", "seal-tools")
     parser = _build_parser("convert", "Write rows in another form.", output_help="a .jsonl or .parquet file")
     parser.add(
         "--layout",
         choices=layouts,
         default="rows",
         metavar="LAYOUT",
-        help=f"what the file is: {', '.join(layouts)} (rows: taken as they are)",
+        help=f"what the file is: {', '.join(layouts)} (rows: taken as they are; messages: every form of conversations "
+        "and preferences, written as OpenAI messages)",
     )
     parser.add("--tools", type=Path, metavar="FILE", help="the tools of seal-tools, the functions of nexus-raven")
     parser.add("--non_commercial", action="store_true", help="your word that you may use a set with such a licence")
@@ -144,18 +151,22 @@ def _run_convert(argv: Sequence[str], console: Console) -> int:
     from evolvent.curate.shards import write_rows
 
     refused: list[str] = []
-    count, digest = write_rows(args.output_path, _read_layout(args, refused))
+    forms: Counter[str] = Counter()
+    count, digest = write_rows(args.output_path, _read_layout(args, refused, forms))
     changes = [f"read as {args.layout}"]
     _write_card(args, changes=changes, digest=digest, settings={"layout": args.layout})
+    if forms:
+        console.print(describe_forms(forms), soft_wrap=True)
     console.print(show_hidden(f"{count} rows in {args.output_path}"), soft_wrap=True)
     return _report_refused(console, refused)
 
 
-def _read_layout(args: argparse.Namespace, refused: list[str]) -> Rows:
-    if args.layout == "rows":
-        from evolvent.curate.origins import read_source
+def _read_layout(args: argparse.Namespace, refused: list[str], forms: Counter[str]) -> Rows:
+    if args.layout in ("rows", "messages"):
+        from evolvent.curate.origins import read_located_rows
 
-        return read_source(args.data, refused)
+        rows = read_located_rows(args.data, refused)
+        return _convert_rows(rows, refused, forms, convert=standardize_row if args.layout == "messages" else None)
     if args.layout in ("code", "maths"):
         return _read_problems(args, refused)
     from evolvent.curate.irrelevance import sample_to_row
@@ -180,6 +191,21 @@ def _read_layout(args: argparse.Namespace, refused: list[str]) -> Rows:
     )
     refused += [str(problem) for problem in problems]
     return map(sample_to_row, samples)
+
+
+def _convert_rows(
+    rows: Iterable[tuple[str, JsonObject]],
+    refused: list[str],
+    forms: Counter[str],
+    *,
+    convert: Callable[[JsonObject], JsonObject] | None,
+) -> Rows:
+    for location, row in rows:
+        forms[detect_form(row) or UNKNOWN_FORM] += 1
+        try:
+            yield row if convert is None else convert(row)
+        except SampleInvalid as error:
+            refused.append(f"{location}: {error}")
 
 
 def _read_problems(args: argparse.Namespace, refused: list[str]) -> Rows:

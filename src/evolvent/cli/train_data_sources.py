@@ -19,7 +19,7 @@ from evolvent.curate.difficulty import answer_logprobs, mean_logprob_score, spli
 from evolvent.curate.irrelevance import mix_irrelevant, row_to_sample
 from evolvent.curate.masking import SYLLABLES, MaskSpec, mask_epoch
 from evolvent.curate.notes import format_request
-from evolvent.curate.origins import read_source
+from evolvent.curate.origins import read_located_rows, read_source
 from evolvent.curate.shards import Row
 from evolvent.curate.subset import iterate_texts
 from evolvent.engine.fitting import engine_for
@@ -229,11 +229,11 @@ def read_hammer_data(config: DataSettings) -> MethodData:
 def read_samples(data: Path, refused: list[str]) -> list[CallSample]:
     """Reads the samples of function calls at a path; adds a message to `refused` for each row that is not a sample."""
     samples = []
-    for number, row in enumerate(read_source(data, refused)):
+    for location, row in read_located_rows(data, refused):
         try:
             samples.append(row_to_sample(row))
         except SampleInvalid as error:
-            refused.append(f"{data.name}, row {number}: {error}")
+            refused.append(f"{location}: {error}")
     return samples
 
 
@@ -282,15 +282,15 @@ def read_comments_data(config: DataSettings) -> MethodData:
 
 def _read_sources(data: Path, refused: list[str]) -> list[Source]:
     sources = []
-    for number, row in enumerate(read_source(data, refused)):
+    for number, (location, row) in enumerate(read_located_rows(data, refused)):
         code = code_of_row(row)
         if code is None:
-            refused.append(f"{data.name}, row {number}: it has no code, or its language is unknown")
+            refused.append(f"{location}: it has no code, or its language is unknown")
             continue
         try:
             sources.append(Source(f"{data.name}:{number}", *code))
         except (SampleInvalid, ConfigError) as error:
-            refused.append(f"{data.name}, row {number}: {error}")
+            refused.append(f"{location}: {error}")
     return sources
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evolvent.cli.runs import find_store
+from evolvent.data.tables import find_saved_files
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.learn.rows import Row
-from evolvent.learn.sources import file_digest, open_dataset, read_dataset_rows, read_json_lines
+from evolvent.learn.sources import file_digest, open_dataset, read_dataset_rows, read_file_rows
 from evolvent.learn.windows import Intake
 from evolvent.store.exchange import read_jsonl
 from evolvent.store.store import Store
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 _STORE_FOLDER = "trajectories"
+_FILE_HINT = "pass a file of JSON lines, JSON, Parquet or CSV, a .txt file or a folder"
 _MAX_UNKNOWN_WORLDS = 5  # unknown worlds that are named
 
 
@@ -65,10 +67,14 @@ def holds_episodes(data: Path) -> bool:
             raise _data_error(f"{data} is empty", "pass another file")
         return False
     intake = Intake()
-    first_row = next(read_json_lines(data, intake=intake), ("", None))[1]
+    content = "JSON lines" if ".jsonl" in data.name else "rows"
+    try:
+        first_row = next(read_file_rows(data, intake=intake), ("", None))[1]
+    except ConfigError as error:
+        raise _data_error(f"{data} does not hold {content}: {error}", _FILE_HINT) from error
     if first_row is None:
         reason = f": {intake.problems[0]}" if intake.problems else ""
-        raise _data_error(f"{data} does not hold JSON lines{reason}", "pass a JSON lines file, a .txt file or a folder")
+        raise _data_error(f"{data} does not hold {content}{reason}", _FILE_HINT)
     return isinstance(first_row, Mapping) and "task" in first_row and "steps" in first_row
 
 
@@ -126,12 +132,15 @@ def unknown_world_problems(
 
 
 def read_data_rows(data: Path, intake: Intake) -> Iterator[Row]:
-    """Yields the rows of a file of JSON lines, a text file (one document), or a folder of a Hugging Face data set."""
-    if data.is_dir():
-        return read_dataset_rows(open_dataset(data), name=data.name)
+    """Yields the rows of a file, a text file (one document), or a folder of a Hugging Face data set."""
     if data.suffix == ".txt":
         return iter([(data.name, {"text": _read_text(data)})])
-    return read_json_lines(data, intake=intake)
+    if not data.is_dir():
+        return read_file_rows(data, intake=intake)
+    saved_folder = data / "train" if (data / "dataset_dict.json").is_file() else data
+    if find_saved_files(saved_folder):
+        return read_file_rows(saved_folder, intake=intake)
+    return read_dataset_rows(open_dataset(data), name=data.name)
 
 
 def _read_text(data: Path) -> str:

@@ -22,6 +22,7 @@ from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.run_setup import write_report
 from evolvent.cli.train_recipes import PreparedTraining, RecipeInputs
 from evolvent.cli.training_data import data_digest
+from evolvent.data.forms import describe_forms
 from evolvent.files import append_line, disk_errors
 from evolvent.learn.learner import FitReport, UpdateMetrics
 from evolvent.learn.parallel.ranks import RankCoordinator, Ranks
@@ -170,14 +171,22 @@ class TrainingCommand:
             intake=intake,
         )
         print_line, refused = self._voice.print_line, intake.refused
+        if intake.forms:
+            chosen_text = "; of preferences the chosen side is learned" if self._learns_chosen(intake) else ""
+            print_line(f"{describe_forms(intake.forms)}{chosen_text}")
         print_line(f"{len(token_file):,} sequences, {token_file.tokens:,} tokens, {token_file.targets:,} learned")
         for count, action in ((intake.truncated, "truncated"), (intake.split, "split")):
             if count:
                 print_line(f"{action}: {count:,} that were longer than the context")
+        if intake.thoughts_left_out:
+            print_line(f"left out: the thoughts of {intake.thoughts_left_out:,} rows; the policy has no form for them")
         for problem in intake.problems[:_MAX_MESSAGES]:
             print_line(f"left out: {problem}")
         if refused > _MAX_MESSAGES:
             print_line(f"left out: {refused - _MAX_MESSAGES:,} more")
+
+    def _learns_chosen(self, intake: Intake) -> bool:
+        return self._config.make_reading_config().kind == "messages" and "preferences" in intake.forms
 
     # ------------------------------------------------------------------ training
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from evolvent.data.forms import parse_list
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.files import disk_errors, write_atomic
 from evolvent.grade.matching import heaviest_matching, maximum_matching
@@ -472,19 +473,55 @@ def _tool_row(tool: Tool) -> dict[str, Any]:
 def row_to_sample(row: JsonObject) -> CallSample:
     """Converts a row to a sample, also rows of xLAM or Hammer without `messages`, whose id may be a number.
 
+    `tools` and `answers` are lists, or their JSON text. A row without an id has that of its content.
+
     Raises:
         SampleInvalid: a row of another form.
+
+    >>> tools = [{"name": "rain", "parameters": {}}]
+    >>> row_to_sample({"query": "Rain?", "tools": tools, "answers": [{"name": "rain", "arguments": {}}]}).calls
+    (Call(name='rain', arguments={}, id=None),)
     """
+    texts = {name: row.get(name) for name in ("tools", "answers", "messages")}
+    lists = {name: parse_list(value) for name, value in texts.items() if value is not None}
+    faults = [name for name in ("tools", "answers") if texts[name] is None]
+    if "messages" not in lists and not isinstance(row.get("query"), str):
+        faults.append("query")
+    if faults:
+        raise _sample_error("is missing " + " and ".join(faults), sorted(map(str, row)))
+    for name, entries in lists.items():
+        if entries is None:
+            raise _sample_error(f"has no list in {name}", texts[name])
     try:
-        tools, answers = json.loads(row["tools"]), json.loads(row["answers"])
-        messages = [Message.of_openai(entry) for entry in json.loads(row["messages"])] if "messages" in row else []
-        calls = tuple([Call(str(entry["name"]), dict(entry["arguments"])) for entry in answers])
-        messages_or_query = tuple(messages) or (Message("user", str(row["query"])),)
-        return CallSample(str(row["id"]), messages_or_query, tuple([parse_tool(entry) for entry in tools]), calls)
+        tools = tuple([parse_tool(entry) for entry in lists["tools"] or []])
+        calls = tuple([_parse_answer(entry) for entry in lists["answers"] or []])
+        messages = tuple([Message.of_openai(entry) for entry in lists.get("messages") or []])
+        messages = messages or (Message("user", str(row["query"])),)
+        identity = row.get("id")
+        identity = _content_id(row) if identity is None else str(identity)
+        return CallSample(identity, messages, tools, calls)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid(
-            "the row is not a function-calling sample", value=str(error), expected="id, query, tools, answers"
-        ) from error
+        raise _sample_error("cannot be read", str(error)) from error
+
+
+def _sample_error(problem: str, value: object) -> SampleInvalid:
+    expected = "query, tools, answers: lists, or their JSON text"
+    return SampleInvalid(f"the function-calling sample {problem}", value=value, expected=expected)
+
+
+def _parse_answer(entry: object) -> Call:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+        raise _sample_error("has an answer without a name", entry)
+    arguments = entry.get("arguments")
+    if not isinstance(arguments, Mapping | None):
+        raise _sample_error("has arguments that are not an object", arguments)
+    return Call(entry["name"], dict(arguments or {}))
+
+
+def _content_id(row: JsonObject) -> str:
+    """Returns an id that rows of equal content share."""
+    content = canonical_json([row.get(name) for name in ("query", "messages", "tools", "answers")])
+    return f"sample-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def write_irrelevance(

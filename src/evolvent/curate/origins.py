@@ -19,15 +19,20 @@ from evolvent.store.exchange import chat_row
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
 
-__all__ = ["check_outputs", "episode_row", "read_source", "store_rows"]
+__all__ = ["check_outputs", "episode_row", "read_located_rows", "read_source", "store_rows"]
 
 
 def read_source(path: Path, refusals: list[str]) -> Iterator[Row]:
-    """Yields all rows of a file, a folder of files, a data set saved by `datasets`, a run or a store, in order.
+    """Yields all rows of a source in order; see `read_located_rows`."""
+    return (row for _, row in read_located_rows(path, refusals))
+
+
+def read_located_rows(path: Path, refusals: list[str]) -> Iterator[tuple[str, Row]]:
+    """Yields the position and the content of all rows of a source, in order.
 
     Args:
-        path: The source.
-        refused: Receives a sentence for everything that is not a row, while the result is consumed.
+        path: A file, a folder of files, a data set saved by `datasets`, a run or a store.
+        refusals: Receives a sentence for everything that is not a row, while the result is consumed.
     Raises:
         ConfigError: the path holds no rows. CorruptRecord, UnknownSchema, StoreUnavailable: it cannot be read.
     """
@@ -47,7 +52,7 @@ def read_source(path: Path, refusals: list[str]) -> Iterator[Row]:
         except SampleInvalid as error:
             refusals.append(f"{location}: {error}")
         else:
-            yield row
+            yield location, row
 
 
 def check_outputs(data: Path, *outputs: Path) -> list[Problem]:

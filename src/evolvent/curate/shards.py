@@ -1,4 +1,4 @@
-"""Data as shards of rows: JSON lines, JSON arrays, Parquet, and folders that Hugging Face `datasets` saved.
+"""Data as shards of rows: JSON lines, JSON arrays, Parquet, CSV, and folders that Hugging Face `datasets` saved.
 
 A row is a JSON object. A shard is a range of a file, small enough to be recomputed and identified by a digest
 of its content. Shards of a file depend on the file alone, so the number of workers cannot change the result.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from evolvent.data.arrow import iterate_arrow_batches, make_row_converter
+from evolvent.data.tables import iterate_rows
 from evolvent.errors import ConfigError, CorruptRecord, Problem, SampleInvalid
 from evolvent.files import atomic_writer, disk_errors, safe_join
 from evolvent.trajectory import JsonObject
@@ -27,8 +28,9 @@ from evolvent.trajectory import JsonObject
 __all__ = ["Row", "Shard", "find_store", "list_shards", "read_shard", "row_to_line", "write_rows"]
 
 Row = JsonObject
-Form = Literal["jsonl", "json", "parquet", "arrow"]
+Form = Literal["jsonl", "json", "parquet", "arrow", "table"]
 _FORMS: Mapping[str, Form] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
+_TABLE_SUFFIXES = (".csv", ".tsv", ".gz")  # read as a whole, as `data.tables` reads them
 _thread_files = threading.local()  # `opened`: the Parquet file whose shards this thread reads
 _META = ("dataset_info.json", "state.json", "dataset_dict.json", "manifest.json")  # of a folder; no rows
 
@@ -68,18 +70,17 @@ def list_shards(path: Path, *, rows: int = 1000) -> tuple[Shard, ...]:
     if rows < 1:
         raise ConfigError("shard size out of range", value=rows, expected="at least one row")
     files = _list_files(path)
+    expected = ", ".join((*_FORMS, *_TABLE_SUFFIXES))
     problems = [
-        Problem(str(candidate), "not a data file", f"expected {', '.join(_FORMS)}")
+        Problem(str(candidate), "not a data file", f"expected {expected}")
         for candidate in files
-        if candidate.suffix not in _FORMS
+        if candidate.suffix not in (*_FORMS, *_TABLE_SUFFIXES)
     ]
     if problems or not files:
-        raise ConfigError(
-            problems or [Problem(str(path), "does not hold data", f"expected files of {', '.join(_FORMS)}")]
-        )
+        raise ConfigError(problems or [Problem(str(path), "does not hold data", f"expected files of {expected}")])
     shards: list[Shard] = []
     for file in files:
-        form = _FORMS[file.suffix]
+        form = _FORMS.get(file.suffix, "table")
         with disk_errors(file):
             shards += _split_lines(file, rows) if form == "jsonl" else _split_rows(file, form, rows)
     return tuple(shards)
@@ -120,9 +121,9 @@ def _list_files(path: Path) -> list[Path]:
     ]
     if state_files:
         return [safe_join(path, str(name)) for name in state_files]
-    return sorted(
-        candidate for candidate in path.rglob("*") if candidate.suffix in _FORMS and candidate.name not in _META
-    )
+    candidates = sorted(candidate for candidate in path.rglob("*") if candidate.name not in _META)
+    files = [candidate for candidate in candidates if candidate.suffix in _FORMS]
+    return files or [candidate for candidate in candidates if candidate.suffix in _TABLE_SUFFIXES]
 
 
 def _read_list(file: Path, field: str) -> list[Any]:
@@ -175,8 +176,8 @@ def _count_rows(path: Path, form: Form) -> int:
             return int(pq.ParquetFile(path).metadata.num_rows)
         if form == "arrow":
             with pa.memory_map(str(path)) as source:
-                return sum(batch.num_rows for batch in _iterate_batches(source))
-        return len(_load_array(path))
+                return sum(batch.num_rows for batch in iterate_arrow_batches(source))
+        return len(_load_table(path) if form == "table" else _load_array(path))
     except (pa.ArrowException, ValueError, RecursionError) as error:
         raise CorruptRecord(f"{path.name} is not valid {form} ({str(error)[:200]})", offset=0) from error
 
@@ -190,7 +191,7 @@ def read_shard(shard: Shard) -> Iterator[tuple[int, Row | SampleInvalid]]:
     """
     with disk_errors(shard.path):
         for row_number, row in _read_rows(shard):
-            if isinstance(row, Mapping):
+            if isinstance(row, Mapping | SampleInvalid):
                 yield row_number, row
             else:
                 yield (
@@ -206,13 +207,14 @@ def _read_rows(shard: Shard) -> Iterator[tuple[int, Any]]:
     if _range_digest(shard.path, shard.begin, shard.end) != shard.digest:
         raise CorruptRecord(f"{shard.path.name} has changed since it was split into shards", offset=shard.begin)
     try:
-        if shard.form == "json":
-            yield from enumerate(_load_array(shard.path)[shard.begin : shard.end], shard.first)
+        if shard.form in ("json", "table"):
+            rows = _load_table(shard.path) if shard.form == "table" else _load_array(shard.path)
+            yield from enumerate(rows[shard.begin : shard.end], shard.first)
         elif shard.form == "parquet":
             yield from _read_parquet(shard)
         else:
             with pa.memory_map(str(shard.path)) as source:
-                yield from _slice_batches(_iterate_batches(source), shard)
+                yield from _slice_batches(iterate_arrow_batches(source), shard)
     except (pa.ArrowException, ValueError, RecursionError) as error:
         raise CorruptRecord(f"{shard.path.name} is not valid {shard.form} ({str(error)[:200]})", offset=0) from error
 
@@ -238,21 +240,29 @@ def _load_array(path: Path) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _load_array_once(path: Path, changed: int, size: int) -> list[Any]:
-    """Loads a whole file, cached, since its shards are read one after another."""
-    rows = json.loads(path.read_bytes())
+    """Loads a whole file, cached, since its shards are read one after another.
+
+    Where the array is damaged, its items are read one by one, so that a damaged row does not hide the others.
+    """
+    try:
+        rows = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        rows = [row for _, row in iterate_rows(path)] if path.stat().st_size else None
+        if rows is None or not any(isinstance(row, Mapping) for row in rows):
+            raise
     if not isinstance(rows, list):
         raise ValueError("not a JSON array")
     return rows
 
 
-def _iterate_batches(source: Any) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of a stream, as `datasets` saves them, or of a file."""
-    try:
-        yield from pa.ipc.open_stream(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        opened = pa.ipc.open_file(source)
-        yield from (opened.get_batch(index) for index in range(opened.num_record_batches))
+def _load_table(path: Path) -> list[Any]:
+    state = path.stat()
+    return _load_table_once(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=1)
+def _load_table_once(path: Path, changed: int, size: int) -> list[Any]:
+    return [row for _, row in iterate_rows(path)]
 
 
 class _OpenParquet:
@@ -291,12 +301,14 @@ def _read_parquet(shard: Shard) -> Iterator[tuple[int, Any]]:
 
 
 def _slice_batches(batches: Iterable[pa.RecordBatch], shard: Shard, *, begin: int = 0) -> Iterator[tuple[int, Any]]:
+    convert: Callable[[pa.RecordBatch], list[Row]] | None = None
     for batch in batches:
         end = begin + batch.num_rows
         if end > shard.begin and begin < shard.end:
             first = max(shard.begin - begin, 0)
             part = batch.slice(first, min(shard.end, end) - begin - first)
-            yield from enumerate(part.to_pylist(), begin + first)
+            convert = make_row_converter(part.schema) if convert is None else convert
+            yield from enumerate(convert(part), begin + first)
         begin = end
         if begin >= shard.end:
             return

@@ -29,6 +29,7 @@ from evolvent.trajectory import JsonObject
 
 __all__ = [
     "FORM_TITLES",
+    "UNKNOWN_FORM",
     "Conversation",
     "Form",
     "Preference",
@@ -39,6 +40,7 @@ __all__ = [
     "parse_list",
     "parse_preference",
     "parse_tools",
+    "standardize_row",
 ]
 
 Form = Literal[
@@ -65,7 +67,8 @@ FORM_TITLES: Mapping[Form, str] = {
     "preferences": "preferences",
     "text": "text",
 }
-_UNKNOWN_TITLE = "rows of an unknown form"
+UNKNOWN_FORM = "unknown"
+"""The name under which rows of no known form are counted."""
 _ROLE_OF_SPEAKER: Mapping[str, str] = {
     **{role: role for role in ROLES},
     **dict.fromkeys(("human", "prompter"), "user"),
@@ -75,6 +78,14 @@ _ROLE_OF_SPEAKER: Mapping[str, str] = {
 }
 _THOUGHT_TYPES = ("thinking", "reasoning")  # of the parts of a message's content
 _QUESTIONS = (("question", "answer"), ("problem", "solution"))
+_READ_FIELDS = frozenset(
+    (
+        *("messages", "conversations", "prompt", "completion", "instruction", "input", "output", "system", "history"),
+        *(name for names in _QUESTIONS for name in names),
+        *("query", "answers", "tools", "functions", "label"),
+        *("chosen", "rejected", "preferred_output", "non_preferred_output"),
+    )
+)
 _TRANSCRIPT_TURN = re.compile(r"(?:^|\n\n)(Human|Assistant):[ \n]?")
 _MIN_REPEATED_WORDS = 3  # a text prompt of fewer words may open both replies by chance
 
@@ -139,18 +150,41 @@ def is_conversation(form: Form | None) -> bool:
     return form is not None and form not in ("preferences", "text")
 
 
-def describe_forms(counts: Mapping[Form | None, int]) -> str:
+def describe_forms(counts: Mapping[str, int]) -> str:
     """Describes how many rows of each form there are, in one line.
 
     >>> describe_forms({"sharegpt": 120})
     'conversations (ShareGPT), 120 rows'
     """
-    ordered_counts = sorted(counts.items(), key=lambda entry: -entry[1])
+    titles = {**FORM_TITLES, UNKNOWN_FORM: "an unknown form"}
     return "; ".join(
-        f"{_UNKNOWN_TITLE if form is None else FORM_TITLES[form]}, {count:,} row{'s' * (count != 1)}"
-        for form, count in ordered_counts
-        if count
+        f"{titles[form]}, {count:,} row{'s' * (count != 1)}"  # type: ignore[index]
+        for form, count in sorted(counts.items(), key=lambda entry: -entry[1])
     )
+
+
+def standardize_row(row: JsonObject) -> JsonObject:
+    """Converts a row to OpenAI messages, or to a prompt with its two replies; other fields, and rows of text, stay.
+
+    Raises:
+        SampleInvalid: see `parse_conversation` and `parse_preference`.
+
+    >>> standardize_row({"id": 7, "prompt": "1 + 1?", "completion": "2"})["messages"][1]
+    {'role': 'assistant', 'content': '2'}
+    """
+    form = detect_form(row)
+    if form == "text":
+        return row
+    others = {name: value for name, value in row.items() if name not in _READ_FIELDS and value is not None}
+    parts: dict[str, Sequence[Message]]
+    if form == "preferences":
+        pair = parse_preference(row)
+        parts, tools = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}, pair.tools
+    else:
+        conversation = parse_conversation(row)
+        parts, tools = {"messages": conversation.messages}, conversation.tools
+    messages = {name: [message.as_openai() for message in part] for name, part in parts.items()}
+    return {**others, **messages, **({"tools": [tool.as_openai() for tool in tools]} if tools else {})}
 
 
 # ------------------------------------------------------------------ conversations
@@ -262,7 +296,7 @@ def _parse_turn(turn: object, number: int) -> tuple[Message, bool]:
     speaker, value = turn["from"], turn.get("value", turn.get("content"))
     role = _ROLE_OF_SPEAKER.get(speaker.lower()) if isinstance(speaker, str) else None
     if role is None:
-        expected = f"one of {', '.join(sorted(_ROLE_OF_SPEAKER))}"
+        expected = "human, gpt, system, function_call, observation, tool, or a role of OpenAI's messages"
         raise SampleInvalid(f"the speaker of turn {number} is unknown", value=speaker, expected=expected)
     weight = 1.0
     for name in ("weight", "loss"):

@@ -16,11 +16,12 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
-from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch
+from evolvent.errors import ConfigError, Problem, SampleInvalid, StoreUnavailable, VersionMismatch
 from evolvent.files import disk_errors
 from evolvent.trajectory import Task
 
@@ -29,7 +30,9 @@ __all__ = [
     "Refusal",
     "Refusals",
     "get_row",
+    "iterate_json_rows",
     "iterate_lines",
+    "open_unpacked",
     "parse_json",
     "read_json_lines",
     "read_json_rows",
@@ -60,6 +63,7 @@ _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _MAX_LISTED_PROBLEMS = 5  # rows that a message names
 _MAX_LISTED_REFUSALS = 1000  # refused rows that are described; the others are only counted
 _CHUNK = 1 << 16
+_GZIP_MAGIC = b"\x1f\x8b"
 _MARKS = re.compile(rb'\\.|["{}\[\],]', re.DOTALL)
 _MAX_UNPACKED_BYTES = 2**31  # bytes of a file once it is unpacked
 _SPLIT_BY_WORD = {
@@ -207,6 +211,22 @@ def _parse_line(line: str) -> Any:
         return _BrokenLine(f"cannot be read: {error}")
 
 
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file for reading; one that gzip packed is unpacked while it is read, whatever its name.
+
+    Raises:
+        StoreUnavailable: it cannot be read or unpacked.
+    """
+    with disk_errors(path), path.open("rb") as file:
+        is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        file.seek(0)
+        try:
+            yield gzip.GzipFile(fileobj=file) if is_packed else file  # type: ignore[misc]
+        except (EOFError, zlib.error) as error:
+            raise StoreUnavailable(f"{path} cannot be unpacked", value=str(error)) from error
+
+
 def iterate_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yields each line of an open file that is not blank, with its number from 1."""
     for number, line in enumerate(file, 1):
@@ -275,6 +295,8 @@ class Refusals:
 def read_json_rows(path: Path, refused: Refusals, *, max_bytes: int = 1 << 24) -> Iterator[tuple[int, object]]:
     """Yields the rows of a file with their numbers, from JSON lines or from one JSON array, in constant memory.
 
+    A file that gzip packed is unpacked while it is read.
+
     Args:
         path: The file.
         refused: Counts unreadable rows; reading continues with the next row.
@@ -282,16 +304,30 @@ def read_json_rows(path: Path, refused: Refusals, *, max_bytes: int = 1 << 24) -
     Raises:
         StoreUnavailable: the file cannot be read.
     """
-    with disk_errors(path), path.open("rb") as file:
+    for number, row in iterate_json_rows(path, max_bytes=max_bytes):
+        if isinstance(row, SampleInvalid):
+            refused.record(path, number, field="", reason=str(row))
+        else:
+            yield number, row
+
+
+def iterate_json_rows(path: Path, *, max_bytes: int = 1 << 24) -> Iterator[tuple[int, object]]:
+    """Yields rows as `read_json_rows` does, and an unreadable row as a `SampleInvalid` in its place.
+
+    Raises:
+        StoreUnavailable: the file cannot be read.
+    """
+    with open_unpacked(path) as file:
         is_array = _is_array(file)
         rows = _iterate_items(file, max_bytes) if is_array else _iterate_bounded_lines(file, max_bytes)
         for number, raw in rows:
             try:
                 if raw is None:
                     raise SampleInvalid("the row is longer than the limit", expected=f"at most {max_bytes} bytes")
-                yield number, _parse_strictly(raw)
+                row = _parse_strictly(raw)
             except SampleInvalid as error:
-                refused.record(path, number, field="", reason=str(error))
+                row = error
+            yield number, row
 
 
 def _parse_strictly(raw: bytes) -> Any:

@@ -1,24 +1,29 @@
-"""Rows of a user's table: a list of dicts, a data set, a data frame, or a file of JSON, Parquet, CSV or TSV.
+"""Rows of a user's table: a list of dicts, a data set, a data frame, or a file of JSON, Parquet, Arrow, CSV or TSV.
 
-The format of a file follows from its content, not from its name. Rows become plain JSON values, so that equal rows
-have equal digests whatever they were read from. Nothing is downloaded and no code of a data set is run.
+The format of a file follows from its content; JSON, CSV and TSV may be packed by gzip. `iterate_rows` yields the rows
+of a file one by one; `read_table` makes plain JSON values of them, so that equal rows have equal digests whatever they
+were read from. Nothing is downloaded and no code of a data set is run.
 """
 
 from __future__ import annotations
 
 import csv
+import io
+import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 
-from evolvent.data.jsonl import Refusals, read_json_rows
+from evolvent.data.jsonl import iterate_json_rows, open_unpacked
 from evolvent.errors import ConfigError, MissingExtra, SampleInvalid, StoreError, boundary
+from evolvent.files import safe_join
 from evolvent.trajectory import Json
 
-__all__ = ["Rows", "TableRow", "read_table"]
+__all__ = ["Rows", "TableRow", "find_saved_files", "iterate_rows", "read_table"]
 
 Rows = Iterable[Mapping[str, object]] | Mapping[str, Iterable[Mapping[str, object]]] | Path | str
 """Rows, rows by the name of their split, or the path of a file."""
@@ -33,8 +38,11 @@ _SPLITS = {
     "test": "test",
     "eval": "test",
 }
-_PARQUET_MAGIC = b"PAR1"
+_PARQUET_MAGIC, _ARROW_MAGICS = b"PAR1", (b"ARROW1", b"\xff\xff\xff\xff")  # a file, and a stream of Arrow
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _MAX_DEPTH = 64
+_BATCH_ROWS = 1024
+_MAX_CELL_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +115,10 @@ def _read_splits(splits: Mapping[object, object]) -> list[TableRow]:
 def _read_path(path: Path) -> list[TableRow]:
     if path.is_dir():
         return _read_folder(path)
-    try:
-        with path.open("rb") as file:
-            head = file.read(4096)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="check the path") from error
-    if not head.strip():
-        raise ConfigError(f"{path} is empty", expected="rows of JSON lines, JSON, CSV or Parquet")
-    if head.startswith(_PARQUET_MAGIC):
-        return [_build_row(f"{path.name}:{number}", row, None) for number, row in enumerate(_read_parquet(path), 1)]
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
-        return _read_json(path)
-    return list(_read_csv(path))
+    return [
+        TableRow(where, {}, problem=str(row)) if isinstance(row, SampleInvalid) else _build_row(where, row, None)
+        for where, row in iterate_rows(path)
+    ]
 
 
 def _read_folder(path: Path) -> list[TableRow]:
@@ -134,44 +134,112 @@ def _read_folder(path: Path) -> list[TableRow]:
         return _read_object(datasets.load_from_disk(str(path)))
 
 
-def _read_parquet(path: Path) -> list[Mapping[str, object]]:
-    from pyarrow.parquet import read_table as read_parquet_table
-
-    with boundary(ConfigError, f"{path} cannot be read as Parquet"):
-        rows: list[Mapping[str, object]] = read_parquet_table(path).to_pylist()
-        return rows
+# ------------------------------------------------------------------ files
 
 
-def _read_json(path: Path) -> list[TableRow]:
-    refusals = Refusals()
+def iterate_rows(path: Path) -> Iterator[tuple[str, object]]:
+    """Yields the rows of a file as (`FILE:LINE`, row), in constant memory; items of arrays and tables count from 1.
+
+    A row that cannot be read is yielded as a `SampleInvalid`; the rows behind it are read on.
+
+    Args:
+        path: a file of JSON lines, one JSON array, Parquet, Arrow, CSV or TSV, or a folder that `datasets` saved, whose
+            rows count from 0.
+    Raises:
+        ConfigError: the file is missing, empty or unreadable, or the folder is another one.
+    """
+    if path.is_dir():
+        return _iterate_saved(path)
     try:
-        table = [_build_row(f"{path.name}:{line}", row, None) for line, row in read_json_rows(path, refusals)]
+        with open_unpacked(path) as file:
+            head = file.read(4096)
+    except StoreError as error:
+        raise ConfigError(f"{path} cannot be read: {error.value or error}", hint="check the path") from error
+    if not head.strip():
+        raise ConfigError(f"{path} is empty", expected="rows of JSON lines, JSON, CSV or Parquet")
+    if head.startswith((_PARQUET_MAGIC, *_ARROW_MAGICS)):
+        return _iterate_columns(path, is_parquet=head.startswith(_PARQUET_MAGIC))
+    is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+    is_table = re.search(rb"[,\t]", head.lstrip().partition(b"\n")[0]) is not None
+    if is_json or (not is_table and path.name.removesuffix(".gz").endswith(_JSON_SUFFIXES)):
+        return _iterate_json(path)
+    return _iterate_csv(path)
+
+
+def _iterate_saved(folder: Path) -> Iterator[tuple[str, object]]:
+    files = find_saved_files(folder)
+    if not files:
+        raise ConfigError(
+            f"{folder} is a folder", expected="a file, or a folder that datasets.Dataset.save_to_disk wrote"
+        )
+    rows = (row for file in files for _, row in _iterate_columns(file, is_parquet=False))
+    return ((f"{folder.name}:{number}", row) for number, row in enumerate(rows))
+
+
+def find_saved_files(folder: Path) -> list[Path]:
+    """Finds the Arrow files of a data set that `datasets` saved in a folder; none where the folder is another one.
+
+    Raises:
+        ConfigError: the description of the data set cannot be read.
+    """
+    state = folder / "state.json"
+    if not state.is_file():
+        return []
+    with boundary(ConfigError, f"{state} cannot be read"):
+        return [safe_join(folder, str(entry["filename"])) for entry in json.loads(state.read_bytes())["_data_files"]]
+
+
+def _iterate_columns(path: Path, *, is_parquet: bool) -> Iterator[tuple[str, object]]:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    from evolvent.data.arrow import iterate_arrow_batches, iterate_batch_rows
+
+    with boundary(ConfigError, f"{path} cannot be read as {'Parquet' if is_parquet else 'Arrow'}"):
+        if is_parquet:
+            with ParquetFile(path) as file:
+                rows = iterate_batch_rows(file.iter_batches(batch_size=_BATCH_ROWS))
+                yield from ((f"{path.name}:{number}", row) for number, row in enumerate(rows, 1))
+        else:
+            with pa.memory_map(str(path)) as source:
+                rows = iterate_batch_rows(iterate_arrow_batches(source))
+                yield from ((f"{path.name}:{number}", row) for number, row in enumerate(rows, 1))
+
+
+def _iterate_json(path: Path) -> Iterator[tuple[str, object]]:
+    try:
+        yield from ((f"{path.name}:{line}", row) for line, row in iterate_json_rows(path))
     except StoreError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    table += [TableRow(f"{path.name}:{row.line}", {}, problem=row.reason) for row in refusals.rows]
-    return table
 
 
-def _read_csv(path: Path) -> Iterator[TableRow]:
+def _iterate_csv(path: Path) -> Iterator[tuple[str, object]]:
     """Yields the rows of a CSV or TSV file. All cells are text: `007` and `0.50` stay as they are written."""
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_BYTES))
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
+        with open_unpacked(path) as file:
+            delimiter = "\t" if b"\t" in file.readline() else ","
+            file.seek(0)
+            lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
+            while True:
+                try:
+                    row = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    yield f"{path.name}:{reader.reader.line_num}", SampleInvalid(f"the row is not CSV: {error}")
+                    continue
+                where = f"{path.name}:{reader.line_num}"
+                if None in row or None in row.values():
+                    count = len(reader.fieldnames or ())
+                    yield where, SampleInvalid(f"the row does not have the {count} cells of the header")
+                else:
+                    yield where, row
+    except (StoreError, UnicodeError) as error:
         raise ConfigError(
             f"{path} cannot be read: {error}", expected="JSON lines, JSON, CSV or Parquet in UTF-8"
         ) from error
-    header = text.split("\n", 1)[0]
-    reader = csv.DictReader(text.splitlines(keepends=True), delimiter="\t" if "\t" in header else ",", strict=True)
-    try:
-        for row in reader:
-            where = f"{path.name}:{reader.line_num}"
-            if None in row or None in row.values():
-                count = len(reader.fieldnames or ())
-                yield TableRow(where, {}, problem=f"the row does not have the {count} cells of the header")
-            else:
-                yield _build_row(where, row, None)
-    except csv.Error as error:
-        raise ConfigError(f"{path.name}:{reader.line_num} is not CSV: {error}") from error
 
 
 def _build_row(where: str, row: object, split: str | None) -> TableRow:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.config import Config
-from evolvent.data.forms import Conversation, detect_form, parse_conversation, parse_preference
+from evolvent.data.forms import Conversation, parse_conversation, parse_preference
 from evolvent.errors import BatchMismatch, ConfigError, SampleInvalid, VocabularyMismatch
 from evolvent.learn.token_sequences import Render, TokenSequence, flatten
 from evolvent.learn.windows import Intake, Overlong, build_blocks, fit_to_context, text_sequence
@@ -185,9 +185,10 @@ def _build_each(
     rows: Iterable[Row], build: Callable[[str, Any], list[TokenSequence]], counts: Intake
 ) -> Iterator[TokenSequence]:
     for location, row in rows:
-        counts.rows += 1
-        if not isinstance(row, Trajectory):
-            counts.forms[detect_form(row)] += 1
+        if isinstance(row, Trajectory):
+            counts.rows += 1
+        else:
+            counts.count_row(row)
         try:
             sequences = build(location, row)
         except _ROW_ERRORS as error:
@@ -267,8 +268,7 @@ def _join_documents(
 ) -> Iterator[TokenSequence]:
     def encode_documents() -> Iterator[list[int]]:
         for location, row in rows:
-            counts.rows += 1
-            counts.forms[detect_form(row)] += 1
+            counts.count_row(row)
             try:
                 yield encode(_get_text(row))
             except _ROW_ERRORS as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evolvent.data.jsonl import iterate_lines, parse_json
+from evolvent.data.tables import iterate_rows
 from evolvent.errors import ConfigError, MissingExtra, Problem, SampleInvalid, boundary, unknown_name_problem
 from evolvent.files import disk_errors
 from evolvent.identity import version_1_values
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["file_digest", "open_dataset", "read_dataset_rows", "read_json_lines", "source_digest", "vocabulary_digest"]
+__all__ = [
+    "file_digest",
+    "open_dataset",
+    "read_dataset_rows",
+    "read_file_rows",
+    "read_json_lines",
+    "source_digest",
+    "vocabulary_digest",
+]
 
 
 def read_json_lines(
@@ -45,6 +54,22 @@ def read_json_lines(
                     intake.refuse(location, error)
                 continue
             yield location, _rename_columns(row, columns)
+
+
+def read_file_rows(path: Path, *, intake: Intake | None = None) -> Iterator[Row]:
+    """Reads the rows of a file of any format, or of a saved data set; see `data.tables.iterate_rows`.
+
+    Args:
+        intake: counts rows that cannot be read.
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    for location, row in iterate_rows(path):
+        if not isinstance(row, SampleInvalid):
+            yield location, row
+        elif intake is not None:
+            intake.rows += 1
+            intake.refuse(location, row)
 
 
 def read_dataset_rows(

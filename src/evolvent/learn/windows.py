@@ -4,7 +4,6 @@ blocks.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -12,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.data.forms import Form
+from evolvent.data.forms import UNKNOWN_FORM, detect_form
 from evolvent.errors import EvolventError, Problem, SampleInvalid
 from evolvent.learn.token_sequences import TokenSequence
 
@@ -39,7 +38,7 @@ class Intake:
         parts: sequences made of them.
         truncated, split: rows that were longer than the context.
         refused: rows that were left out; `problems` gives the reason, for the first hundred.
-        forms: rows of each form; None: of an unknown form.
+        forms: rows by their form (see `data.forms`).
         thoughts_left_out: rows whose thoughts the policy's dialect has no form for.
     """
 
@@ -49,8 +48,14 @@ class Intake:
     split: int = 0
     refused: int = 0
     problems: list[Problem] = field(default_factory=list)
-    forms: Counter[Form | None] = field(default_factory=Counter)
+    forms: dict[str, int] = field(default_factory=dict)
     thoughts_left_out: int = 0
+
+    def count_row(self, row: object) -> None:
+        """Counts a row and its form."""
+        self.rows += 1
+        form = detect_form(row) or UNKNOWN_FORM
+        self.forms[form] = self.forms.get(form, 0) + 1
 
     def refuse(self, location: str, error: EvolventError) -> None:
         """Records a row that is left out, with its location and the reason."""
