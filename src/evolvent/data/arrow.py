@@ -43,11 +43,11 @@ def make_row_converter(schema: pa.Schema) -> Callable[[pa.RecordBatch], list[Jso
     converters = {column.name: converter for column in schema if (converter := _find_converter(column.type))}
 
     def convert(batch: pa.RecordBatch) -> list[JsonObject]:
-        rows: list[JsonObject] = batch.to_pylist()
+        rows: list[dict[str, Any]] = batch.to_pylist()
         for row in rows if converters else []:
             for name, converter in converters.items():
                 row[name] = converter(row[name])
-        return rows
+        return list[JsonObject](rows)
 
     return convert
 

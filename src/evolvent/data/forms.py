@@ -55,7 +55,7 @@ Form = Literal[
     "preferences",
     "text",
 ]
-FORM_TITLES: Mapping[Form, str] = {
+FORM_TITLES: Mapping[str, str] = {
     "messages": "conversations (OpenAI messages)",
     "sharegpt": "conversations (ShareGPT)",
     "agenttraj": "conversations (AgentTraj)",
@@ -145,7 +145,7 @@ def _detect_turns(turns: Sequence[object], names: set[str]) -> Form:
     return "messages" if "role" in turn_names and "from" not in turn_names else "sharegpt"
 
 
-def is_conversation(form: Form | None) -> bool:
+def is_conversation(form: str | None) -> bool:
     """Returns whether rows of a form can be read as one conversation."""
     return form is not None and form not in ("preferences", "text")
 
@@ -158,7 +158,7 @@ def describe_forms(counts: Mapping[str, int]) -> str:
     """
     titles = {**FORM_TITLES, UNKNOWN_FORM: "an unknown form"}
     return "; ".join(
-        f"{titles[form]}, {count:,} row{'s' * (count != 1)}"  # type: ignore[index]
+        f"{titles[form]}, {count:,} row{'s' * (count != 1)}"
         for form, count in sorted(counts.items(), key=lambda entry: -entry[1])
     )
 
