@@ -9,6 +9,7 @@ from recorded import record
 
 from evolvent.cli.main import main
 from evolvent.store.store import Store
+from evolvent.worlds.lookup import Lookup
 
 
 @pytest.fixture
@@ -131,6 +132,38 @@ def test_bad_rows_are_left_out_and_named(capsys, tmp_path):
     assert "1 episodes imported, 1 rows left out" in shown and shown.startswith("left out: ")
 
 
+def test_files_of_any_form_are_imported(capsys, tmp_path):
+    share = {"id": "s", "system": "Be brief.", "conversations": [{"from": "human", "value": "Hi"}]}
+    share["conversations"].append({"from": "gpt", "value": "Ho"})
+    pair = {"prompt": "q", "chosen": "a", "rejected": "b"}
+    path = tmp_path / "mixed.json"
+    path.write_text(json.dumps([share, {"id": "t", "conversations": [{"from": "robot", "value": "x"}]}, pair]))
+    code, shown, _ = out(capsys, "runs", "import", path, "--to", tmp_path / "run")
+    assert code == 1 and shown.splitlines() == [
+        "conversations (ShareGPT), 2 rows; preferences, 1 row",
+        "left out: mixed.json:2: the speaker of turn 0 is unknown: got robot, expected human, gpt, system, "
+        "function_call, observation, tool, or a role of OpenAI's messages",
+        "3 episodes imported, 1 rows left out",
+    ]
+    ids = [trajectory.id for trajectory in Store.open(tmp_path / "run" / "trajectories").trajectories()]
+    assert ids == ["s", "mixed-2/chosen", "mixed-2/rejected"]
+
+
+def test_messages_end_with_the_reply_and_begin_with_the_rules(run, capsys, tmp_path):
+    first = tmp_path / "first.jsonl"
+    assert out(capsys, "runs", "export", run, "--to", first, "--format", "messages", "--ends_with_reply")[0] == 0
+    rows = [json.loads(line) for line in first.read_text().splitlines()]
+    assert [[message["role"] for message in row["messages"]] for row in rows] == [["user", "assistant"]] * 3
+    words = ("runs", "export", run, "--to", tmp_path / "second.jsonl", "--format", "messages", "--instructions")
+    assert "does not record its worlds" in out(capsys, *words)[2]
+    (run / "config.toml").write_text('worlds = ["lookup"]\n', encoding="utf-8")
+    assert out(capsys, *words)[0] == 0
+    rows = [json.loads(line) for line in (tmp_path / "second.jsonl").read_text().splitlines()]
+    assert {row["messages"][0]["content"] for row in rows} == {Lookup().instructions}
+    wrong = ("runs", "export", run, "--to", tmp_path / "x.csv", "--ends_with_reply")
+    assert "--ends_with_reply: format csv does not have it (set --format messages)" in out(capsys, *wrong)[2]
+
+
 def test_recover(run, capsys):
     (segment,) = (run / "trajectories" / "log").glob("seg-*")
     with segment.open("ab") as file:
@@ -147,7 +180,7 @@ def test_recover(run, capsys):
         (["export", "RUN"], 2, "--to"),
         (["import", "missing.jsonl", "--to", "x"], 2, "missing.jsonl is not a file"),
         (["import", "RUN", "--to", "x"], 2, "first is not a file"),
-        (["import", "RUN/run.parquet", "--to", "x"], 2, "run.parquet (set --format to one of jsonl, messages"),
+        (["import", "RUN/run.parquet", "--to", "x"], 2, "run.parquet is empty: expected rows of JSON lines"),
         (["recover", "nowhere"], 2, "nowhere is neither a run nor a store"),
     ],
 )

@@ -359,6 +359,39 @@ def test_files_people_have_teach_the_same_replies(evolvent, tmp_path, name):
     assert learned == plain
 
 
+@pytest.mark.parametrize("name", ["agenttraj.json", "share.jsonl", "alpaca.json"])
+def test_imported_episodes_need_no_world(evolvent, tmp_path, name):
+    rows = LAYOUTS[name][1]
+    sums.lines(tmp_path / name, rows)
+    assert evolvent("runs", "import", name, "--to", "imported")[0] == 0
+    few = ("--train.max_steps", "2", "--train.batch_tokens", "64")
+    code, shown, error = evolvent("train", "sft", "imported", *OWN, *few, "--to", "run")
+    assert (code, error) == (0, "") and "left out" not in shown
+    assert evolvent("train", "sft", "DATA/messages.jsonl", *OWN, *few, "--to", "plain")[0] == 0
+    learned, plain = (_learned_tokens(Path(run)) for run in ("run", "plain"))
+    assert learned == plain
+
+
+def test_imported_preferences_are_pairs(evolvent, tmp_path):
+    assert evolvent("runs", "import", "DATA/pairs.jsonl", "--to", "imported")[0] == 0
+    few = ("--train.max_steps", "2", "--train.batch_tokens", "64")
+    for data, run in (("imported", "run"), ("DATA/pairs.jsonl", "plain")):
+        code, _, error = evolvent("train", "dpo", data, *OWN, *few, "--to", run)
+        assert (code, error) == (0, "")
+    learned, plain = (_learned_tokens(Path(run)) for run in ("run", "plain"))
+    assert learned == plain
+
+
+def test_a_run_is_learned_in_its_own_worlds(evolvent):
+    assert evolvent("collect", "--worlds", "countdown:3", "--agent", "expert", "--limit", "6", "--to", "played")[0] == 0
+    few = ("--train.max_steps", "2", "--train.batch_tokens", "64")
+    code, shown, error = evolvent("train", "sft", "played", *few, "--to", "run")
+    assert (code, error) == (0, "") and "worlds countdown:3: those of played" in shown
+    assert 'worlds = ["countdown:3"]' in Path("run/config.toml").read_text()
+    code, _, error = evolvent("train", "sft", "played", *few, "--worlds", "lookup", "--to", "other")
+    assert code == 2 and "unknown world 'countdown' (known: lookup)" in error, "named worlds count"
+
+
 def _learned_tokens(run: Path) -> list[list[int]]:
     tokens = TokenFile(run / "tokens")
     return sorted(tokens[index].ids[tokens[index].weight > 0].tolist() for index in range(len(tokens)))

@@ -74,6 +74,8 @@ def check_request(request: TrainingRequest) -> RecipeInputs:
     if request.reads_data and not problems:
         with _collect_problems(problems, "data"):
             _check_data(request, worlds_by_name, is_episodes=is_episodes)
+            if is_episodes and config.policy not in POLICIES:
+                worlds_by_name = _leave_out_unplayed_worlds(worlds_by_name, config.data)
     with _collect_problems(problems, "teacher"):
         if request.reads_data and isinstance(config, DistillConfig):
             _check_teacher(config)
@@ -160,6 +162,16 @@ def _check_data(request: TrainingRequest, worlds_by_name: Mapping[str, World], *
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _leave_out_unplayed_worlds(worlds_by_name: Mapping[str, World], data: Path) -> dict[str, World]:
+    """Returns the worlds; where all episodes were imported only those that they name, so that a policy over other words
+    may learn them.
+    """
+    summaries = summarize_episodes(data)
+    played_names = {summary.world for summary in summaries}
+    is_imported = all(summary.is_imported for summary in summaries)
+    return {name: world for name, world in worlds_by_name.items() if name in played_names or not is_imported}
 
 
 def _check_teacher(config: DistillConfig) -> None:

@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,15 @@ from evolvent.logs import log_run
 from evolvent.run import changed_code, record_code, world_code
 from evolvent.view.escape import show_hidden
 
-__all__ = ["RUNS", "RunRecord", "check_code", "choose_run_folder", "collect_versions", "record_run"]
+__all__ = [
+    "RUNS",
+    "RunRecord",
+    "check_code",
+    "choose_run_folder",
+    "collect_versions",
+    "read_recorded_worlds",
+    "record_run",
+]
 
 RUNS = Path("runs")
 State = Literal["running", "finished", "interrupted", "failed"]
@@ -73,6 +82,15 @@ def choose_run_folder(verb: str, output_dir: Path | None) -> Path:
             ]
         )
     return output_dir
+
+
+def read_recorded_worlds(folder: Path) -> tuple[str, ...]:
+    """Reads the names of the worlds of a run from its settings; none where it records none."""
+    try:
+        names = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")).get("worlds")
+    except (OSError, ValueError):
+        return ()
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def collect_versions() -> dict[str, str]:

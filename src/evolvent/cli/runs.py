@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,9 @@ from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_c
 from evolvent.cli.progress import format_duration
 from evolvent.cli.record import RUNS
 from evolvent.cli.tracking import run_track
-from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown_name_problem
+from evolvent.data.forms import UNKNOWN_FORM, describe_forms, detect_form
+from evolvent.data.tables import iterate_rows
+from evolvent.errors import ConfigError, Problem, SampleInvalid, StoreUnavailable, unknown_name_problem
 from evolvent.files import atomic_writer, disk_errors
 from evolvent.rollout.episode import FailureCounts
 from evolvent.store.store import Store
@@ -31,6 +35,7 @@ __all__ = ["FORMATS", "find_store", "run", "run_pull", "run_push"]
 
 
 if TYPE_CHECKING:
+    from evolvent.store.exchange import TaskInstructions
     from evolvent.store.objects_push import TransferProgress
 
 
@@ -340,28 +345,59 @@ def _run_export(argv: Sequence[str], console: Console) -> int:
     parser.add("--format", help=f"{' | '.join(FORMATS)} (default: by the name)")
     parser.add("--success", action="store_true", help="only episodes that succeeded")
     parser.add("--world", help="only episodes of this world")
+    parser.add("--ends_with_reply", action="store_true", help="messages: leave out what follows the last reply")
+    parser.add(
+        "--instructions", action="store_true", help="messages, agenttraj: begin with the rules of the run's worlds"
+    )
     args = parser.parse_argv(argv)
     store = Store.open(find_store(args.run))
     filters = {**({"success": True} if args.success else {}), **({"world": args.world} if args.world else {})}
-    count = _write_episodes(
-        store, args.output_path, _resolve_format(args.format, args.output_path, FORMATS), filters=filters
-    )
+    format = _resolve_format(args.format, args.output_path, FORMATS)
+    _check_export_options(args, format)
+    count = _write_episodes(store, args, format, filters=filters)
     console.print(f"{count} episodes to {show_hidden(str(args.output_path))}", soft_wrap=True)
     return 0
 
 
-def _write_episodes(store: Store, output_path: Path, format: str, *, filters: Mapping[str, Any]) -> int:
+def _check_export_options(args: argparse.Namespace, format: str) -> None:
+    problems = [
+        Problem(f"--{name}", f"format {format} does not have it", f"set --format {' or '.join(formats)}")
+        for name, formats in (("ends_with_reply", ("messages",)), ("instructions", ("messages", "agenttraj")))
+        if getattr(args, name) and format not in formats
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _write_episodes(store: Store, args: argparse.Namespace, format: str, *, filters: Mapping[str, Any]) -> int:
     from evolvent.store import exchange
 
+    path: Path = args.output_path
     if format == "parquet":
-        return _write_parquet(store, output_path, filters)
-    writers: dict[str, Callable[[Iterator[Trajectory], Path], int]] = {
-        "jsonl": exchange.write_jsonl,
-        "messages": exchange.write_messages,
-        "agenttraj": exchange.write_agenttraj,
-        "csv": exchange.write_csv,
-    }
-    return writers[format](store.trajectories(filters=filters), output_path)
+        return _write_parquet(store, path, filters)
+    episodes = store.trajectories(filters=filters)
+    instructions = _load_instructions(args.run) if args.instructions else None
+    if format == "messages":
+        return exchange.write_messages(episodes, path, instructions=instructions, ends_with_reply=args.ends_with_reply)
+    if format == "agenttraj":
+        return exchange.write_agenttraj(episodes, path, instructions=instructions)
+    return exchange.write_jsonl(episodes, path) if format == "jsonl" else exchange.write_csv(episodes, path)
+
+
+def _load_instructions(run: Path) -> TaskInstructions:
+    """Returns a function from a task to the rules of its world, of the worlds that the run records.
+
+    Raises:
+        ConfigError: the run records no worlds, or they cannot be loaded.
+    """
+    from evolvent.cli.record import read_recorded_worlds
+    from evolvent.cli.registry import load_worlds
+
+    names = read_recorded_worlds(run)
+    if not names:
+        raise ConfigError([Problem("--instructions", f"{run} does not record its worlds", "leave the option out")])
+    worlds_by_name = load_worlds(names)
+    return lambda task: worlds_by_name[task.world].instructions if task.world in worlds_by_name else None
 
 
 def _write_parquet(store: Store, output_dir: Path, filters: Mapping[str, Any]) -> int:
@@ -383,8 +419,11 @@ def _write_parquet(store: Store, output_dir: Path, filters: Mapping[str, Any]) -
 
 def _run_import(argv: Sequence[str], console: Console) -> int:
     formats = FORMATS[:3]
-    parser = Parser("evolvent runs import", "Add the episodes of a file to a run.")
-    parser.add("file", type=Path, help="the file to read")
+    parser = Parser(
+        "evolvent runs import",
+        "Add the episodes of a file to a run: records, or rows of any form (docs/data.md).",
+    )
+    parser.add("file", type=Path, help="the file to read: JSON lines, JSON, Parquet, CSV")
     parser.add(
         "--to",
         dest="output_dir",
@@ -393,29 +432,77 @@ def _run_import(argv: Sequence[str], console: Console) -> int:
         required=True,
         help="the folder of the run, made where it is missing",
     )
-    parser.add("--format", help=f"{' | '.join(formats)} (default: by the name)")
+    parser.add("--format", help=f"{' | '.join(formats)} (default: by the content)")
     args = parser.parse_argv(argv)
     if not args.file.is_file():
         raise ConfigError([Problem("file", f"{args.file} is not a file", "pass the file to import")])
-    format = _resolve_format(args.format, args.file, formats)
-    from evolvent.store import exchange
-
-    errors: tuple[Exception, ...] = ()
-    count = 0
+    if args.format is not None and args.format not in formats:
+        raise ConfigError([unknown_name_problem("format", args.format, formats, location="--format")])
+    imported = _EpisodeImport(args.file, args.format)
+    episodes, count = imported.read_episodes(), 0
+    first_episode = next(episodes, None)  # a file that cannot be read leaves no run behind
     with Store.open(args.output_dir / "trajectories", writing=True) as store:
-        if format == "jsonl":
-            rows: Iterator[Trajectory] = exchange.read_jsonl(args.file)
-        else:
-            read_file = exchange.read_messages if format == "messages" else exchange.read_agenttraj
-            imported = read_file(args.file)
-            rows, errors = iter(imported.trajectories), imported.invalid
-        for trajectory in rows:
+        for trajectory in chain([] if first_episode is None else [first_episode], episodes):
             store.append(trajectory)
             count += 1
-    for error in errors:
-        console.print(f"left out: {show_hidden(str(error))}", soft_wrap=True)
-    console.print(f"{count} episodes imported, {len(errors)} rows left out", soft_wrap=True)
-    return 1 if errors else 0
+    if imported.forms:
+        console.print(describe_forms(imported.forms), soft_wrap=True)
+    for error in imported.errors:
+        console.print(f"left out: {show_hidden(error)}", soft_wrap=True)
+    console.print(f"{count} episodes imported, {len(imported.errors)} rows left out", soft_wrap=True)
+    return 1 if imported.errors else 0
+
+
+class _EpisodeImport:
+    """The episodes of a file, and the rows that are left out.
+
+    Args:
+        path: the file.
+        format: the requested format; None: by the content.
+    Attributes:
+        forms: rows of each form so far, where no format was requested.
+        errors: the rows that were left out so far, each with its reason.
+    """
+
+    def __init__(self, path: Path, format: str | None) -> None:
+        self._path, self._format = path, format
+        self.forms: Counter[str] = Counter()
+        self.errors: list[str] = []
+
+    def read_episodes(self) -> Iterator[Trajectory]:
+        """Yields the episodes of the file in order.
+
+        Raises:
+            ConfigError, SampleInvalid, StoreError: the file as a whole cannot be read.
+        """
+        from evolvent.store import exchange
+
+        if self._format == "jsonl" or (self._format is None and self._holds_records()):
+            yield from exchange.read_jsonl(self._path)
+        elif self._format is None:
+            yield from self._read_rows()
+        else:
+            read_file = exchange.read_messages if self._format == "messages" else exchange.read_agenttraj
+            imported = read_file(self._path)
+            self.errors += map(str, imported.invalid)
+            yield from imported.trajectories
+
+    def _holds_records(self) -> bool:
+        first_row = next(iterate_rows(self._path), ("", None))[1]
+        return isinstance(first_row, dict) and {"v", "crc"} <= set(first_row)
+
+    def _read_rows(self) -> Iterator[Trajectory]:
+        from evolvent.curate.origins import row_to_trajectories
+
+        id_counts: dict[str, int] = {}
+        for number, (location, row) in enumerate(iterate_rows(self._path)):
+            try:
+                if isinstance(row, SampleInvalid):
+                    raise row
+                self.forms[detect_form(row) or UNKNOWN_FORM] += 1
+                yield from row_to_trajectories(row, f"{self._path.name.partition('.')[0]}-{number}", id_counts)
+            except SampleInvalid as error:
+                self.errors.append(f"{location}: {error}")
 
 
 def _run_recover(argv: Sequence[str], console: Console) -> int:

@@ -26,10 +26,12 @@ from evolvent.cli.planning import print_plan
 from evolvent.cli.preflight import TrainingRequest, check_request
 from evolvent.cli.settings import Command, parse_command, read_verb
 from evolvent.cli.train_recipes import RECIPES, RecipeConfig
+from evolvent.cli.training_data import find_run_worlds, holds_episodes, summarize_episodes
 from evolvent.cli.training_job import INTERRUPTED_EXIT_CODE, Logger, TrainingCommand
-from evolvent.errors import ConfigError, Problem, RankFailed, find_nearest, unknown_name_problem
+from evolvent.errors import ConfigError, EvolventError, Problem, RankFailed, find_nearest, unknown_name_problem
 from evolvent.learn.parallel.ranks import RankCoordinator, join_ranks
 from evolvent.models.adapters import adapt
+from evolvent.view.escape import show_hidden
 
 __all__ = ["COMMANDS", "RL_METHODS", "run"]
 
@@ -131,6 +133,7 @@ def _run_recipe(argv: Sequence[str], logger: Logger) -> int:
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
     console = None if logger.rank else logger.console
     config: RecipeConfig = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
+    config = _fill_run_worlds(config, console)
     torch.set_num_threads(config.threads)
     if card_gib is not None:
         return print_plan(config, logger.console, card_gib=card_gib or None)
@@ -144,6 +147,23 @@ def _run_recipe(argv: Sequence[str], logger: Logger) -> int:
     ) as ranks:
         inputs = replace(inputs, device=ranks.device)
         return TrainingCommand(name, request, inputs=inputs, tuned=tuned_policy, ranks=ranks, logger=logger).run()
+
+
+def _fill_run_worlds(config: RecipeConfig, console: Console | None) -> RecipeConfig:
+    """Returns the settings with the worlds of the run whose episodes are learned, where nobody named any."""
+    if "worlds" in config.model_fields_set or not config.data.is_dir():
+        return config
+    try:
+        if not holds_episodes(config.data):
+            return config
+        worlds = find_run_worlds(config.data, summarize_episodes(config.data))
+    except EvolventError:  # the check of the request explains it beside all other problems
+        return config
+    if not worlds or set(worlds) <= set(config.worlds):
+        return config
+    if console is not None:
+        console.print(show_hidden(f"worlds {', '.join(worlds)}: those of {config.data}"), soft_wrap=True)
+    return config.model_copy(update={"worlds": worlds})
 
 
 def _parse_recipe(argv: Sequence[str]) -> tuple[str, list[str], float | None]:

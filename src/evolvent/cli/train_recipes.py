@@ -38,6 +38,7 @@ from evolvent.models.adapters import AdapterConfig
 from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy
 from evolvent.scale.training import CheckpointConfig
+from evolvent.store.exchange import IMPORTED_VERSIONS
 from evolvent.trajectory import Task, Trajectory
 from evolvent.worlds.base import Parsed, World
 
@@ -59,7 +60,8 @@ class RecipeConfig(ModelConfig, WorldsConfig):
     form: ClassVar[DataForm] = "either"
 
     data: Path = Field(
-        description="a run, episodes exported as jsonl, JSON lines, a .txt file, or a folder of a Hugging Face data set"
+        description="a run, episodes exported as jsonl, a file of rows (JSON, Parquet, CSV: see docs/data.md), a .txt "
+        "file, or a folder of a Hugging Face data set"
     )
     policy: str = Field(
         default="xs", description="what to begin with: a size, a model (folder, GGUF file, name), or a run"
@@ -105,6 +107,10 @@ class RecipeInputs:
     def instructions(self, task: Task) -> str:
         """Returns the instructions that the agent reads first in a world."""
         return self.worlds[task.world].instructions
+
+    def is_conversation(self, task: Task) -> bool:
+        """Returns whether an episode is an imported conversation of a world that is not known here."""
+        return task.version in IMPORTED_VERSIONS and task.world not in self.worlds
 
     def render_step(self, task: Task, step: Step) -> str:
         """Returns the text of an agent for a step that no model wrote."""
@@ -221,6 +227,7 @@ class PairsConfig(RecipeConfig):
             margin=self.margin,
             seed=self.seed,
             render=inputs.render_step,
+            is_conversation=inputs.is_conversation,
         )
         for problem in pair_set.refused:
             intake.refuse(problem.where, ConfigError([problem]))
@@ -348,5 +355,6 @@ def _read_sequences(
         instructions=inputs.instructions,
         render=inputs.render_step,
         transform=transform,
+        is_conversation=inputs.is_conversation,
         intake=intake,
     )

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from evolvent.cli.record import read_recorded_worlds
+from evolvent.cli.registry import describe_worlds
 from evolvent.cli.runs import find_store
 from evolvent.data.tables import find_saved_files
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.learn.rows import Row
 from evolvent.learn.sources import file_digest, open_dataset, read_dataset_rows, read_file_rows
 from evolvent.learn.windows import Intake
-from evolvent.store.exchange import read_jsonl
+from evolvent.store.exchange import IMPORTED_VERSIONS, read_jsonl
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
 from evolvent.worlds.base import World
@@ -20,6 +22,7 @@ from evolvent.worlds.base import World
 __all__ = [
     "EpisodeSummary",
     "data_digest",
+    "find_run_worlds",
     "holds_episodes",
     "read_data_rows",
     "read_episodes",
@@ -34,12 +37,17 @@ _MAX_UNKNOWN_WORLDS = 5  # unknown worlds that are named
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSummary:
-    """Facts about an episode that are read without its steps; without a group of its own, its group is its task."""
+    """Facts about an episode that are read without its steps; without a group of its own, its group is its task.
+
+    Attributes:
+        is_imported: whether it is a conversation that was imported, which needs no world.
+    """
 
     world: str
     group: str
     score: float | None
     failed: bool
+    is_imported: bool = False
 
 
 def holds_episodes(data: Path) -> bool:
@@ -100,15 +108,18 @@ def summarize_episodes(data: Path) -> list[EpisodeSummary]:
                 trajectory.group or trajectory.task.id,
                 trajectory.score.unit,
                 trajectory.error is not None,
+                trajectory.task.version in IMPORTED_VERSIONS,
             )
             for trajectory in read_jsonl(data)
         ]
     summaries: list[EpisodeSummary] = []
-    columns = ("world", "group", "task", "unit", "error")
+    columns = ("world", "group", "task", "unit", "error", "version")
     for batch in Store.open(find_store(data)).scan(columns=columns):
         summaries += [
-            EpisodeSummary(str(world), str(group or task), unit, error is not None)
-            for world, group, task, unit, error in zip(*(batch[name].to_pylist() for name in columns), strict=True)
+            EpisodeSummary(str(world), str(group or task), unit, error is not None, version in IMPORTED_VERSIONS)
+            for world, group, task, unit, error, version in zip(
+                *(batch[name].to_pylist() for name in columns), strict=True
+            )
         ]
     return summaries
 
@@ -116,8 +127,8 @@ def summarize_episodes(data: Path) -> list[EpisodeSummary]:
 def unknown_world_problems(
     summaries: Iterable[EpisodeSummary], known_worlds: Mapping[str, World], data: Path
 ) -> list[Problem]:
-    """Returns a problem for each world of episodes that is not known."""
-    names = sorted({summary.world for summary in summaries if not summary.failed} - set(known_worlds))
+    """Returns a problem for each world of episodes that is not known; imported conversations need none."""
+    names = sorted({s.world for s in summaries if not s.failed and not s.is_imported} - set(known_worlds))
     remainder = (
         [Problem(str(data), f"{len(names) - _MAX_UNKNOWN_WORLDS} more unknown worlds")]
         if len(names) > _MAX_UNKNOWN_WORLDS
@@ -126,6 +137,20 @@ def unknown_world_problems(
     return [
         unknown_name_problem("world", name, known_worlds, location=str(data)) for name in names[:_MAX_UNKNOWN_WORLDS]
     ] + remainder
+
+
+def find_run_worlds(data: Path, summaries: Iterable[EpisodeSummary]) -> tuple[str, ...]:
+    """Finds the worlds of a run's episodes: those that its settings record, or embedded ones of the same names.
+
+    Returns:
+        names of worlds, as `--worlds` takes them; none where neither is known.
+    """
+    for folder in (data, data.parent):
+        recorded_worlds = read_recorded_worlds(folder)
+        if recorded_worlds:
+            return recorded_worlds
+    played_names = {summary.world for summary in summaries if not summary.failed and not summary.is_imported}
+    return tuple(sorted(played_names & set(describe_worlds())))
 
 
 # ---------------------------------------------------------------------- rows

@@ -10,7 +10,9 @@ import numpy as np
 
 from evolvent.errors import ConfigError, EvolventError, Problem, SampleInvalid, VocabularyMismatch
 from evolvent.learn.returns import reward_to_go
+from evolvent.learn.rows import flatten_conversation
 from evolvent.learn.token_sequences import Render, TokenSequence, flatten
+from evolvent.learn.windows import fit_to_context
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import Task, Trajectory, sample_rng
 
@@ -44,6 +46,7 @@ def build_pairs(
     margin: float = 0.0,
     seed: int = 0,
     render: Render | None = None,
+    is_conversation: Callable[[Task], bool] = lambda task: False,
 ) -> PreferencePairs:
     """Builds preference pairs between episodes of one group (without one: of one task): the higher unit score is
     chosen.
@@ -58,6 +61,7 @@ def build_pairs(
         context: longer sequences are refused.
         max_per_group: number of pairs per group.
         margin: scores that differ by no more than this are a tie.
+        is_conversation: returns whether an episode is read as the conversation that was imported, without a world.
     Raises:
         ConfigError: `max_per_group` is below 1, or the margin is negative.
     """
@@ -75,7 +79,7 @@ def build_pairs(
             unscored += 1
         else:
             groups.setdefault(trajectory.group or trajectory.task.id, []).append((score, trajectory))
-    sides = _SequenceCache(dialect, instructions, context, render)
+    sides = _SequenceCache(dialect, instructions, context, render, is_conversation)
     sequences: list[TokenSequence] = []
     ties = 0
     for name in sorted(groups):
@@ -112,9 +116,15 @@ class _SequenceCache:
     """The single sequence of each episode, built when it is first needed; None where it is refused."""
 
     def __init__(
-        self, dialect: Dialect, instructions: Callable[[Task], str], context: int, render: Render | None
+        self,
+        dialect: Dialect,
+        instructions: Callable[[Task], str],
+        context: int,
+        render: Render | None,
+        is_conversation: Callable[[Task], bool],
     ) -> None:
         self._dialect, self._instructions, self._context, self._render = dialect, instructions, context, render
+        self._is_conversation = is_conversation
         self._made: dict[str, TokenSequence | None] = {}
         self.refused: list[Problem] = []
 
@@ -125,6 +135,10 @@ class _SequenceCache:
 
     def _build_sequence(self, trajectory: Trajectory) -> TokenSequence | None:
         try:
+            if self._is_conversation(trajectory.task):
+                sequences = flatten_conversation(trajectory, self._dialect)
+                fitted = [part for sequence in sequences for part in fit_to_context(sequence, self._context)]
+                return self._require_single(fitted, ())
             flattened = flatten(
                 [trajectory], self._dialect, instructions=self._instructions, context=self._context, render=self._render
             )

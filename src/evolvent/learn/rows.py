@@ -8,6 +8,7 @@ as a conversation. A row of another form is refused by its location and reason, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from evolvent.messages import Message, Tool
 from evolvent.models.chat_template import ConversationTokens
 from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.policy import Policy
+from evolvent.store.exchange import chat_row
 from evolvent.trajectory import Task, Trajectory
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ __all__ = [
     "conversation_sequence",
     "conversation_sequences",
     "document_encoder",
+    "flatten_conversation",
     "read_rows",
     "read_trajectories",
 ]
@@ -141,12 +144,14 @@ def read_trajectories(
     weight: Callable[[Trajectory], float] | None = None,
     render: Render | None = None,
     transform: Callable[[Trajectory, TokenSequence], TokenSequence] | None = None,
+    is_conversation: Callable[[Task], bool] = lambda task: False,
     intake: Intake | None = None,
 ) -> Iterator[TokenSequence]:
     """Reads trajectories as token sequences, flattened one at a time (see `learn.token_sequences.flatten`).
 
     Args:
         trajectories: of a store, for instance.
+        is_conversation: returns whether an episode is read as the conversation that was imported, without a world.
         config: its context and its handling of longer sequences; kind and join are ignored.
         transform: applied to each sequence before it is fitted to the context, such as `add_returns` or
             `append_outcome_readout` of `learn.preferences`. An episode for which it raises SampleInvalid is refused
@@ -157,19 +162,22 @@ def read_trajectories(
     context, counts = config.max_tokens(policy), Intake() if intake is None else intake
 
     def build(location: str, trajectory: Any) -> list[TokenSequence]:
-        flattened = flatten(
-            [trajectory],
-            policy.dialect,
-            instructions=instructions,
-            weight=weight,
-            render=render,
-            context=np.iinfo(np.int64).max,
-        )
-        if not any(sequence.feed for sequence in flattened.sequences):
+        if is_conversation(trajectory.task):
+            flattened_sequences = flatten_conversation(trajectory, policy.dialect, weight=weight)
+        else:
+            flattened_sequences = flatten(
+                [trajectory],
+                policy.dialect,
+                instructions=instructions,
+                weight=weight,
+                render=render,
+                context=np.iinfo(np.int64).max,
+            ).sequences
+        if not any(sequence.feed for sequence in flattened_sequences):
             raise SampleInvalid("the episode has nothing to learn", value=f"{len(trajectory.steps)} steps")
         sequences = [
             sequence if transform is None else transform(trajectory, sequence)
-            for sequence in flattened.sequences
+            for sequence in flattened_sequences
             if sequence.feed
         ]
         pieces_by_sequence = [
@@ -179,6 +187,22 @@ def read_trajectories(
         return [sequence for pieces in pieces_by_sequence for sequence in pieces]
 
     yield from _count_sequences(_build_each(((t.id, t) for t in trajectories), build, counts), counts)
+
+
+def flatten_conversation(
+    trajectory: Trajectory, dialect: Dialect, *, weight: Callable[[Trajectory], float] | None = None
+) -> list[TokenSequence]:
+    """Tokenizes an imported episode as the conversation that it was, with its own instructions, tools and weights.
+
+    Args:
+        weight: returns the learning weight of a whole trajectory; None: 1.
+    Raises:
+        SampleInvalid, VocabularyMismatch: see `conversation_sequence`.
+    """
+    conversation = parse_conversation(chat_row(trajectory))
+    sequences = conversation_sequences(trajectory.id, conversation.messages, dialect, tools=conversation.tools)
+    scale = np.float32(1.0 if weight is None else weight(trajectory))
+    return [replace(sequence, weight=sequence.weight * scale) for sequence in sequences]
 
 
 def _build_each(

@@ -1,5 +1,7 @@
 """Trajectories in other formats: AgentTraj conversations, OpenAI messages, and the store's own records.
 
+`curate.origins` imports rows of more forms, by the parsers of this module.
+
 Reading returns the valid rows and lists the others: a malformed row never hides the others. Imported trajectories have
 no generations and no rewards. Writing streams to a temporary file; the file appears whole or not at all. An imported
 file is written back with the same text, order, ids, roles and calls.
@@ -10,21 +12,25 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evolvent.errors import EvolventError, SampleInvalid, boundary
 from evolvent.files import atomic_writer, disk_errors, plain_json
-from evolvent.messages import Call, Message, Tool
+from evolvent.messages import Call, Message, Tool, parse_weight
 from evolvent.store.log import Record, encode_line, read_lines
 from evolvent.store.schema import decode_trajectory, encode_trajectory
 from evolvent.trajectory import JsonObject, Score, Step, Task, Trajectory, Value
 
 __all__ = [
+    "IMPORTED_VERSIONS",
     "ImportResult",
+    "TaskInstructions",
     "chat_row",
+    "parse_agenttraj",
+    "parse_chat",
     "read_agenttraj",
     "read_jsonl",
     "read_messages",
@@ -33,6 +39,12 @@ __all__ = [
     "write_jsonl",
     "write_messages",
 ]
+
+
+IMPORTED_VERSIONS = ("agenttraj", "openai")
+"""Versions of the tasks of imported conversations, which no world of this machine has to know."""
+TaskInstructions = Callable[[Task], str | None]
+"""Returns the rules of a task's world, or None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +115,18 @@ def read_agenttraj(path: Path) -> ImportResult:
     if not isinstance(rows, list):
         raise SampleInvalid(f"{path} is not an AgentTraj file", value=type(rows).__name__, expected="a JSON array")
     item_counts: dict[str, int] = {}
-    return _import_rows(path, enumerate(rows), lambda _, row: _parse_agenttraj(row, item_counts))
+    return _import_rows(path, enumerate(rows), lambda _, row: parse_agenttraj(row, item_counts))
 
 
-def _parse_agenttraj(row: Any, item_counts: dict[str, int]) -> Trajectory:
-    item = row.get("item_id") if isinstance(row, dict) else None
+def parse_agenttraj(row: JsonObject, item_counts: dict[str, int]) -> Trajectory:
+    """Parses a row of AgentTraj; see `read_agenttraj`. AgentInstruct has `id` in place of `item_id`.
+
+    Args:
+        item_counts: rows of each id so far; counts this one.
+    Raises:
+        SampleInvalid: the row has no id, or a turn, flag or reward that cannot be read.
+    """
+    item = row.get("item_id", row.get("id")) if isinstance(row, dict) else None
     turns = row.get("conversations") if isinstance(row, dict) else None
     if not isinstance(item, str) or not item or not isinstance(turns, list) or not turns:
         raise SampleInvalid(
@@ -119,15 +138,12 @@ def _parse_agenttraj(row: Any, item_counts: dict[str, int]) -> Trajectory:
             raise SampleInvalid(
                 f"turn {i} of {item} is invalid", value=turn, expected=f'text in "value", from {speaker}'
             )
-        if turn.get("loss") not in (None, True, False):
-            raise SampleInvalid(
-                f"loss of turn {i} of {item} is invalid", value=turn["loss"], expected="true, false, null"
-            )
-    first_turn = 2 if len(turns) > 1 and turns[0].get("loss") is None and turns[1].get("loss") is False else 0
-    pairs = zip(turns[first_turn::2], turns[first_turn + 1 :: 2], strict=False)
+    flags = [_parse_loss(turn, i, item) for i, turn in enumerate(turns)]
+    first_turn = 2 if len(turns) > 1 and flags[0] is None and flags[1] is False else 0
+    pairs = zip(turns[first_turn::2], turns[first_turn + 1 :: 2], flags[first_turn + 1 :: 2], strict=False)
     steps = tuple(
-        Step(observation["value"], reply["value"], info={} if reply.get("loss") is not False else {"loss": False})
-        for observation, reply in pairs
+        Step(observation["value"], reply["value"], info={} if flag is not False else {"loss": False})
+        for observation, reply, flag in pairs
     )
     final = turns[-1]["value"] if len(turns) % 2 else ""
     meta: dict[str, Any] = {"preamble": [turn["value"] for turn in turns[:first_turn]]} if first_turn else {}
@@ -153,11 +169,26 @@ def _parse_agenttraj(row: Any, item_counts: dict[str, int]) -> Trajectory:
     )
 
 
-def write_agenttraj(trajectories: Iterable[Trajectory], path: Path, *, instructions: str | None = None) -> int:
+def _parse_loss(turn: JsonObject, number: int, item: str) -> bool | None:
+    """Parses the flag of a turn, in every spelling of true, false and null."""
+    try:
+        weight = parse_weight(turn.get("loss"))
+    except SampleInvalid:
+        weight = -1.0
+    if weight not in (None, 0.0, 1.0):
+        message = f"loss of turn {number} of {item} is invalid"
+        raise SampleInvalid(message, value=turn["loss"], expected="true, false, null")
+    return None if weight is None else bool(weight)
+
+
+def write_agenttraj(
+    trajectories: Iterable[Trajectory], path: Path, *, instructions: str | TaskInstructions | None = None
+) -> int:
     """Writes an AgentTraj file; returns the number of rows. The `item_id` of our own episodes is `WORLD_ID`.
 
     Args:
-        instructions: the world's rules, for trajectories that were not imported with their own.
+        instructions: the world's rules, or a function that returns those of a task, for trajectories that were not
+            imported with their own.
     Raises:
         SampleInvalid: a trajectory of arrays; no file is written.
     """
@@ -175,8 +206,9 @@ def write_agenttraj(trajectories: Iterable[Trajectory], path: Path, *, instructi
     return count
 
 
-def _agenttraj_row(trajectory: Trajectory, instructions: str | None) -> dict[str, Any]:
-    preamble = trajectory.meta.get("preamble") or ([instructions, "OK."] if instructions is not None else [])
+def _agenttraj_row(trajectory: Trajectory, instructions: str | TaskInstructions | None) -> dict[str, Any]:
+    text = instructions(trajectory.task) if callable(instructions) else instructions
+    preamble = trajectory.meta.get("preamble") or ([text, "OK."] if text is not None else [])
     turns = [
         {"from": speaker, "loss": loss, "value": text}
         for speaker, loss, text in zip(("human", "gpt"), (None, False), preamble, strict=False)
@@ -205,12 +237,19 @@ def read_messages(path: Path) -> ImportResult:
     """
 
     def parse_line(number: int, line: bytes) -> Trajectory:
-        return _parse_chat(_load_json(line, "the line"), f"{path.stem}-{number}")
+        return parse_chat(_load_json(line, "the line"), f"{path.stem}-{number}")
 
     return _import_rows(path, _text_lines(path), parse_line)
 
 
-def _parse_chat(row: Any, name: str) -> Trajectory:
+def parse_chat(row: JsonObject, name: str) -> Trajectory:
+    """Parses a row of OpenAI messages; see `read_messages`.
+
+    Args:
+        name: the id of a row that has none.
+    Raises:
+        SampleInvalid: the row has no messages, or a message or tool that cannot be read.
+    """
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or not row["messages"]:
         raise SampleInvalid("the line has no messages", value=row, expected='{"messages": [...]}')
     if not isinstance(row.get("tools") or [], list):
@@ -258,11 +297,18 @@ def _chat_step(messages: Sequence[Message], reply: Message) -> Step:
     return Step(text, reply.text, thought=thought, info=info)
 
 
-def write_messages(trajectories: Iterable[Trajectory], path: Path, *, instructions: str | None = None) -> int:
+def write_messages(
+    trajectories: Iterable[Trajectory],
+    path: Path,
+    *,
+    instructions: str | TaskInstructions | None = None,
+    ends_with_reply: bool = False,
+) -> int:
     """Writes OpenAI chats, one a line; returns the number of chats.
 
     Args:
-        instructions: the world's, as a system message before trajectories that have no messages themselves.
+        instructions: see `chat_row`.
+        ends_with_reply: see `chat_row`. An episode without a reply is left out.
     Raises:
         SampleInvalid: a trajectory of arrays; no file is written.
     """
@@ -271,37 +317,60 @@ def write_messages(trajectories: Iterable[Trajectory], path: Path, *, instructio
     def pieces() -> Iterator[str]:
         nonlocal count
         for trajectory in trajectories:
-            yield plain_json(chat_row(trajectory, instructions)) + "\n"
-            count += 1
+            row = chat_row(trajectory, instructions, ends_with_reply=ends_with_reply)
+            if row["messages"] or not ends_with_reply:
+                yield plain_json(row) + "\n"
+                count += 1
 
     _write(path, pieces())
     return count
 
 
-def chat_row(trajectory: Trajectory, instructions: str | None = None) -> JsonObject:
-    """Converts a trajectory to the row that `write_messages` writes; raises SampleInvalid for a trajectory of
-    arrays.
+def chat_row(
+    trajectory: Trajectory, instructions: str | TaskInstructions | None = None, *, ends_with_reply: bool = False
+) -> JsonObject:
+    """Converts a trajectory to the row that `write_messages` writes.
+
+    The rules and the acknowledgement with which an AgentTraj conversation begins are its first two messages. A reply
+    that is not learned has the weight 0.
+
+    Args:
+        instructions: the world's, or a function that returns those of a task; a system message before trajectories
+            that have no instructions themselves.
+        ends_with_reply: whether what follows the last reply, such as a last observation, is left out.
+    Raises:
+        SampleInvalid: a trajectory of arrays.
     """
-    rows: list[Mapping[str, Any]] = []
-    imported = trajectory.task.version == "openai"
-    if instructions is not None and not imported:
-        rows.append(Message("system", instructions).as_openai())
+    meta, imported = trajectory.meta, trajectory.task.version == "openai"
+    preamble = meta.get("preamble", [])
+    messages: list[JsonObject] = [
+        Message(role, text, extra=extra).as_openai()
+        for role, text, extra in zip(("user", "assistant"), preamble, ({}, {"weight": 0}), strict=False)
+    ]
+    if instructions is not None and not imported and not preamble:
+        text = instructions(trajectory.task) if callable(instructions) else instructions
+        messages += [Message("system", text).as_openai()] if text is not None else []
+    num_until_reply = 0
     for step in trajectory.steps:
         text = _require_text(step.observation, trajectory.id)
-        rows += step.info.get("messages", [Message("user", text).as_openai()])
-        rows.append(_assistant_message(step, _require_text(step.action, trajectory.id)).as_openai())
-    final, meta = _require_text(trajectory.final_observation, trajectory.id), trajectory.meta
-    rows += meta.get("messages", [Message("user", final).as_openai()] if final or imported else [])
+        messages += step.info.get("messages", [Message("user", text).as_openai()])
+        messages.append(_assistant_message(step, _require_text(step.action, trajectory.id)).as_openai())
+        num_until_reply = len(messages)
+    final = _require_text(trajectory.final_observation, trajectory.id)
+    messages += meta.get("messages", [Message("user", final).as_openai()] if final or imported else [])
+    if ends_with_reply:
+        messages = messages[:num_until_reply]
     tools = {"tools": meta["tools"]} if meta.get("tools") else {}
     identity = {"id": meta["line_id"]} if "line_id" in meta else {} if imported else {"id": trajectory.id}
-    return {"messages": rows, **tools, **identity, **meta.get("extra", {})}
+    return {"messages": messages, **tools, **identity, **meta.get("extra", {})}
 
 
 def _assistant_message(step: Step, text: str) -> Message:
     calls = tuple(Call.of_openai(row) for row in step.info.get("tool_calls", ()))
     thought = {"reasoning_content": step.thought} if step.thought is not None else {}
     content = None if calls and not text else text
-    return Message("assistant", content, calls, extra={**thought, **step.info.get("assistant", {})})
+    weight = {"weight": 0} if step.info.get("loss") is False else {}
+    return Message("assistant", content, calls, extra={**thought, **weight, **step.info.get("assistant", {})})
 
 
 # --------------------------------------------------------------------------------------------------- spreadsheets
