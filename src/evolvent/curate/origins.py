@@ -123,8 +123,9 @@ def row_to_trajectories(row: object, name: str, id_counts: dict[str, int]) -> li
         SampleInvalid: the row has another form, or cannot be read.
     """
     with boundary(SampleInvalid, "the row cannot be read"):  # a number beyond all floats, NaN in a call, ...
+        if not isinstance(row, Mapping):
+            raise SampleInvalid("the row is not an object", value=type(row).__name__, expected="a JSON object")
         form, conversation = detect_form(row), parse_conversation(row)
-        assert isinstance(row, Mapping)  # rows of other forms are refused
         turns = parse_list(row.get("conversations"))
         if (
             form in ("agenttraj", "agentinstruct")
