@@ -164,6 +164,19 @@ def test_messages_end_with_the_reply_and_begin_with_the_rules(run, capsys, tmp_p
     assert "--ends_with_reply: format csv does not have it (set --format messages)" in out(capsys, *wrong)[2]
 
 
+def test_episodes_are_a_minari_data_set(run, capsys, tmp_path):
+    """Text worlds have a space of texts; what failed is left out and named."""
+    pytest.importorskip("h5py")
+    words = ("runs", "export", run, "--to", tmp_path / "set", "--format", "minari")
+    code, shown, _ = out(capsys, *words)
+    assert code == 0 and "2 episodes to " in shown
+    assert "left out: " in shown and "the episode is not complete: got the error StepTimeout" in shown
+    metadata = json.loads((tmp_path / "set" / "data" / "metadata.json").read_text())
+    assert (metadata["total_episodes"], metadata["total_steps"], metadata["data_format"]) == (2, 2, "hdf5")
+    assert metadata["dataset_id"] == "evolvent/first-v0"
+    assert "already holds a data set" in out(capsys, *words)[2]
+
+
 def test_recover(run, capsys):
     (segment,) = (run / "trajectories" / "log").glob("seg-*")
     with segment.open("ab") as file:

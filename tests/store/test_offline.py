@@ -207,6 +207,18 @@ def test_what_is_not_minari(tmp_path):
         read_minari(folder)
 
 
+def test_one_ragged_episode_is_named_and_the_others_are_read(tmp_path):
+    data = ragged(2, 3, 1)
+    folder = minari(tmp_path / "set", data)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_1/rewards"]
+        file["episode_1/rewards"] = np.zeros(7)
+    problems = []
+    assert read_minari(folder, problems=problems).digest == data.select([0, 2]).digest
+    assert [problem.where for problem in problems] == ["set/episode_1"]
+    assert "arrays of episode episode_1 differ in length" in problems[0].what
+
+
 def hdf5(tmp_path, name, array):
     """A file of D4RL's layout in which one array is another."""
     path, _ = flat(tmp_path)

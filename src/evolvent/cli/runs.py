@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _ADDRESS_HELP = "s3://BUCKET/PATH, gs://BUCKET/PATH, hdfs://HOST:PORT/PATH or file:///PATH"
 _REDRAW_INTERVAL_S, _LINE_INTERVAL_S = 0.2, 60.0  # between two pictures on a terminal, between two lines elsewhere
 _DEFAULT_WORKERS = 8
+_MAX_MESSAGES = 5  # episodes left out of which the reason is told
 
 
 def run_push(argv: Sequence[str], console: Console) -> int:
@@ -152,7 +154,7 @@ def _display_transfer(console: Console) -> Iterator[_TransferDisplay]:
         yield _TransferDisplay(console, live)
 
 
-FORMATS = ("jsonl", "messages", "agenttraj", "parquet", "csv")
+FORMATS = ("jsonl", "messages", "agenttraj", "parquet", "csv", "minari")
 _VERB_HELP = {
     "list": "the runs in a folder",
     "show": "what a run holds, or one of its episodes",
@@ -339,7 +341,7 @@ def _resolve_format(name: str | None, path: Path, formats: Sequence[str]) -> str
 
 
 def _run_export(argv: Sequence[str], console: Console) -> int:
-    parser = Parser("evolvent runs export", "Write a run's episodes to a file (parquet: to a folder).")
+    parser = Parser("evolvent runs export", "Write a run's episodes to a file (parquet, minari: to a folder).")
     parser.add("run", type=Path, help="the folder of a run")
     parser.add("--to", dest="output_path", metavar="FILE", type=Path, required=True, help="the file to write")
     parser.add("--format", help=f"{' | '.join(FORMATS)} (default: by the name)")
@@ -354,7 +356,12 @@ def _run_export(argv: Sequence[str], console: Console) -> int:
     filters = {**({"success": True} if args.success else {}), **({"world": args.world} if args.world else {})}
     format = _resolve_format(args.format, args.output_path, FORMATS)
     _check_export_options(args, format)
-    count = _write_episodes(store, args, format, filters=filters)
+    problems = list[Problem]()
+    count = _write_episodes(store, args, format, filters=filters, problems=problems)
+    for problem in problems[:_MAX_MESSAGES]:
+        console.print(f"left out: {show_hidden(str(problem))}", soft_wrap=True)
+    if len(problems) > _MAX_MESSAGES:
+        console.print(f"left out: {len(problems) - _MAX_MESSAGES} more")
     console.print(f"{count} episodes to {show_hidden(str(args.output_path))}", soft_wrap=True)
     return 0
 
@@ -369,7 +376,9 @@ def _check_export_options(args: argparse.Namespace, format: str) -> None:
         raise ConfigError(problems)
 
 
-def _write_episodes(store: Store, args: argparse.Namespace, format: str, *, filters: Mapping[str, Any]) -> int:
+def _write_episodes(
+    store: Store, args: argparse.Namespace, format: str, *, filters: Mapping[str, Any], problems: list[Problem]
+) -> int:
     from evolvent.store import exchange
 
     path: Path = args.output_path
@@ -381,7 +390,16 @@ def _write_episodes(store: Store, args: argparse.Namespace, format: str, *, filt
         return exchange.write_messages(episodes, path, instructions=instructions, ends_with_reply=args.ends_with_reply)
     if format == "agenttraj":
         return exchange.write_agenttraj(episodes, path, instructions=instructions)
+    if format == "minari":
+        from evolvent.store.minari import write_minari
+
+        return write_minari(episodes, path, dataset_id=f"evolvent/{_dataset_name(args.run)}-v0", problems=problems)
     return exchange.write_jsonl(episodes, path) if format == "jsonl" else exchange.write_csv(episodes, path)
+
+
+def _dataset_name(run: Path) -> str:
+    """Returns the name of a run in the characters that Minari allows."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", run.resolve().name).strip("-") or "episodes"
 
 
 def _load_instructions(run: Path) -> TaskInstructions:

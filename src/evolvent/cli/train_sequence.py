@@ -57,6 +57,7 @@ __all__ = [
 
 
 SEQUENCE_WORLDS = ("cartpole", "pendulum", "hopper", "stitching")
+_MAX_MESSAGES = 5  # episodes left out of which the reason is told
 _REFERENCE_EPISODES = 10  # episodes of random actions, and of the expert, that scores are measured by
 
 
@@ -200,11 +201,12 @@ def _make_maze_task(config: Any) -> SequenceTask:
 def _read_episodes(config: Any, *, scale: float, actions: int, horizon: int) -> tuple[Episodes, dict[str, Any]]:
     from evolvent.store.offline import read_d4rl, read_minari
 
-    scale = 1.0 if actions else scale
-    if config.data.is_dir():
-        data = read_minari(config.data, scale=scale, actions=actions)
-    else:
-        data = read_d4rl(config.data, scale=scale, actions=actions, horizon=horizon)
+    problems, unit = list[Problem](), 1.0 if actions else scale
+    data = (
+        read_minari(config.data, scale=unit, actions=actions, problems=problems)
+        if config.data.is_dir()
+        else read_d4rl(config.data, scale=unit, actions=actions, horizon=horizon)
+    )
     return_statistics = {
         "mean": float(data.returns.mean()),
         "least": float(data.returns.min()),
@@ -217,6 +219,7 @@ def _read_episodes(config: Any, *, scale: float, actions: int, horizon: int) -> 
         "decisions": len(data.reward),
         "return": return_statistics,
         "digest": data.digest,
+        **({"left_out": [str(problem) for problem in problems]} if problems else {}),
     }
 
 
@@ -399,6 +402,11 @@ def run(argv: Sequence[str], console: Console) -> int:
         ),
         soft_wrap=True,
     )
+    left_out = sequence_task.manifest.get("left_out", ())
+    for line in left_out[:_MAX_MESSAGES]:
+        console.print(show_hidden(f"left out: {line}"), soft_wrap=True)
+    if len(left_out) > _MAX_MESSAGES:
+        console.print(f"left out: {len(left_out) - _MAX_MESSAGES:,} more episodes")
     with record_run(folder, RunRecord("train sequence", config, config.learn.seed, (name,), name)):
         write_atomic(folder / "data.json", json.dumps(sequence_task.manifest, indent=1))
         policy, history, online_returns = _train_policy(folder, config, sequence_task, console)

@@ -1,7 +1,8 @@
 """Published offline data from local files: the layouts of D4RL and Minari. Nothing is downloaded and nothing unpickled.
 
 D4RL (arXiv 2004.07219) is one HDF5 file of flat arrays with flags where episodes end. Minari is a folder with
-`metadata.json` and `main_data.hdf5` (a group an episode), or Arrow files (a folder an episode).
+`metadata.json` and `main_data.hdf5` (a group an episode), or Arrow files (a folder an episode). `store.minari` writes
+the latter's HDF5.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, MissingExtra, SampleInvalid, StoreUnavailable
+from evolvent.errors import ConfigError, MissingExtra, Problem, SampleInvalid, StoreUnavailable
 from evolvent.store.episodes import Episodes, concatenate_episodes
 
 __all__ = ["read_d4rl", "read_minari"]
@@ -118,7 +119,9 @@ def _find_ends(terminals: NDArray[np.bool_], horizon: int) -> NDArray[np.intp]:
     return np.array(ends, np.intp)
 
 
-def read_minari(folder: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
+def read_minari(
+    folder: Path, *, scale: float = 1.0, actions: int = 0, problems: list[Problem] | None = None
+) -> Episodes:
     """Reads a Minari data set: the folder that holds `metadata.json`, or the one above it that holds `data`.
 
     Observations that are dictionaries or tuples of arrays (in HDF5) are joined as Gymnasium flattens them: dictionaries
@@ -127,6 +130,8 @@ def read_minari(folder: Path, *, scale: float = 1.0, actions: int = 0) -> Episod
     Args:
         scale: as in `read_d4rl`.
         actions: as in `read_d4rl`.
+        problems: receives a problem for every episode whose arrays do not fit each other, and the others are read;
+            None: such an episode is an error.
     Raises:
         The errors of `read_d4rl`.
     """
@@ -141,7 +146,15 @@ def read_minari(folder: Path, *, scale: float = 1.0, actions: int = 0) -> Episod
     if data_format not in ("hdf5", "arrow"):
         raise SampleInvalid(f"{folder} has an unknown format", value=data_format, expected="hdf5 or arrow")
     source = _read_minari_groups(inner / "main_data.hdf5") if data_format == "hdf5" else _read_minari_tables(inner)
-    return _concatenate([_parse_minari_episode(name, arrays, (scale, actions)) for name, arrays in source], folder)
+    episodes = list[Episodes]()
+    for name, arrays in source:
+        try:
+            episodes.append(_parse_minari_episode(name, arrays, (scale, actions)))
+        except SampleInvalid as error:
+            if problems is None:
+                raise
+            problems.append(Problem(f"{folder.name}/{name}", str(error), "the episode is left out"))
+    return _concatenate(episodes, folder)
 
 
 def _read_minari_groups(path: Path) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
