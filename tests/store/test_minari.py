@@ -108,7 +108,7 @@ def test_an_episode_that_does_not_fit_is_named_and_the_others_are_written(tmp_pa
 
 
 def test_a_data_set_is_not_overwritten_and_nothing_is_no_data_set(tmp_path):
-    with pytest.raises(SampleInvalid, match="there is nothing to write"):
+    with pytest.raises(SampleInvalid, match="the data set would be empty"):
         write_minari([], tmp_path)
     write_minari([walk("a")], tmp_path)
     with pytest.raises(ConfigError, match="already holds a data set"):

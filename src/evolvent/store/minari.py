@@ -219,7 +219,7 @@ def _write_records(
             num_episodes, num_steps = num_episodes + 1, num_steps + len(record.rewards)
         if not num_episodes:
             reason = str(problems[0]) if problems else "no episodes"
-            raise SampleInvalid("there is nothing to write", value=reason, expected="an episode with steps")
+            raise SampleInvalid("the data set would be empty", value=reason, expected="an episode with steps")
     metadata = {
         "total_episodes": num_episodes,
         "total_steps": num_steps,
