@@ -17,7 +17,7 @@ from evolvent.messages import Call, Message, Tool
 from evolvent.models.dialects import Chat, Lines
 from evolvent.models.policy import Policy, load_policy
 from evolvent.search.proposers import LanguageProposer
-from evolvent.serve.openai.face import ConversationCache
+from evolvent.serve.openai.conversations import ConversationCache
 from evolvent.worlds.lookup import Lookup
 from tests.models.test_dialects import CHATML, byte_tokenizer
 

@@ -23,7 +23,8 @@ from evolvent.serve.app import build_app
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
 from evolvent.serve.native.http import NativeDialect
-from evolvent.serve.openai.face import ConversationCache, PolicyDialect
+from evolvent.serve.openai.conversations import ConversationCache
+from evolvent.serve.openai.face import PolicyDialect
 from evolvent.serve.openai.generator import Generator, policy_fingerprint
 from evolvent.serve.openai.reply import count_unsendable, cut_at_stop
 from evolvent.web import Access

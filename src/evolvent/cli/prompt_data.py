@@ -42,6 +42,7 @@ __all__ = [
     "DATA_OPTIONS",
     "data_preset",
     "load_module",
+    "load_reward",
     "make_prompt_world",
     "print_world_notes",
     "takes_data",
@@ -143,7 +144,7 @@ def make_prompt_world(option: str) -> PromptWorld:
     if problems:
         raise ConfigError(problems)
     settings = dict(pairs)
-    rewards = [_load_reward(name) for name in names]
+    rewards = [load_reward(name) for name in names]
     tools = [tool for key, name in pairs if key == "tools" for tool in _load_tools(name)]
     return PromptWorld(
         unquote(path),
@@ -172,7 +173,12 @@ def _parse_number(settings: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def _load_reward(text: str) -> Reward:
+def load_reward(text: str) -> Reward:
+    """Loads the reward of a name: a built-in one, or `FILE.py:FUNCTION`.
+
+    Raises:
+        ConfigError: an unknown name, or a file without that function.
+    """
     from evolvent.reward.builtin import REWARD_NAMES, find_reward, parse_weight
     from evolvent.worlds.prompts.rewards import Reward
 

@@ -30,6 +30,7 @@ __all__ = [
     "choose_run_folder",
     "collect_versions",
     "read_recorded_worlds",
+    "read_run_verb",
     "record_run",
 ]
 
@@ -165,12 +166,22 @@ def _write_state(folder: Path, record: RunRecord, state: State) -> None:
     write_atomic(path, json.dumps(row, indent=1))
 
 
+def read_run_verb(folder: Path) -> str | None:
+    """Returns the verb of the run in a folder; None where there is no run."""
+    return _read_field(folder / "run.json", "verb")
+
+
 def _read_created(path: Path) -> str | None:
+    return _read_field(path, "created")
+
+
+def _read_field(path: Path, name: str) -> str | None:
     try:
         row: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return str(row.get("created")) if isinstance(row, dict) else None
+    value = row.get(name) if isinstance(row, dict) else None
+    return None if value is None else str(value)
 
 
 def _redact_argv(argv: Sequence[str]) -> list[str]:

@@ -7,17 +7,19 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from pydantic import Field
 from rich.console import Console
 
 from evolvent.cli.model_defaults import print_budget, read_model_facts
+from evolvent.cli.prompt_data import load_reward
 from evolvent.cli.prompting import HistoryConfig, fill_history
+from evolvent.cli.record import RunRecord, read_run_verb, record_run
 from evolvent.cli.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
 from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.world_registry import TOKEN_VARIABLE
@@ -29,9 +31,13 @@ from evolvent.serve.listen import listen, listening_url
 from evolvent.serve.local import LocalHost, WorldDeadlines
 from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.pool.host import PooledHost
+from evolvent.store.store import Store
 from evolvent.view.escape import show_hidden
 from evolvent.web import Access, App, build_access
 from evolvent.worlds.base import World
+
+if TYPE_CHECKING:
+    from evolvent.serve.openai.recording import SessionRecorder
 
 __all__ = ["COMMAND", "DIALECTS", "ServeConfig", "run"]
 
@@ -66,6 +72,14 @@ class ServeConfig(ModelConfig, WorldsConfig):
     slots: int = Field(default=64, ge=1, description="texts that a served policy writes at once")
     reload: Path | None = Field(
         default=None, description="folder that clients may have a served policy take other weights from; none: no"
+    )
+    record: Path | None = Field(
+        default=None, description="folder of the run that sessions of a served policy are recorded in; none: no record"
+    )
+    session_reward: str = Field(
+        default="",
+        description="what scores a recorded session at its end: a built-in reward or FILE.py:FUNCTION, called with its "
+        "messages (--reward without --data says the same); none: rewards are posted",
     )
     agent: HistoryConfig = Field(default_factory=HistoryConfig, description="past replies of a served policy")
     log_requests: bool = Field(default=False, description="print a line a request")
@@ -108,20 +122,23 @@ DIALECTS: Mapping[str, tuple[Callable[[], Dialect], str]] = {
 
 def run(argv: Sequence[str], console: Console) -> int:
     """Serves until interrupted or terminated; returns the exit code."""
-    args = parse_command(COMMAND, argv, console)
+    args = parse_command(COMMAND, _rename_reward(argv), console)
     if args is None:
         return 0
     config = args.config
     access, dialects = _check_config(config)
     if config.policy is not None:
         require_train_extra("evolvent serve --policy")
-    with listen(config.host, config.port) as bound:
+    with listen(config.host, config.port) as bound, ExitStack() as open_record:
         if config.policy is not None:
             print_budget(console, read_model_facts(config.policy), config.device)
-            app, name = _make_policy_app(config, access, console)
+            recorder = None if config.record is None else _open_recorder(config, console, open_record)
+            app, name = _make_policy_app(config, access, console, recorder=recorder)
             host: Any = nullcontext()
             server = _SignalServer(_uvicorn(config, app, access))
-            server.told = partial(_print_policy_address, console, name, bound=bound, reload=config.reload)
+            server.told = partial(
+                _print_policy_address, console, name, bound=bound, reload=config.reload, record=config.record
+            )
         else:
             worlds_by_name = load_worlds(config.worlds)
             host = _make_host(config, worlds_by_name)
@@ -142,6 +159,20 @@ def run(argv: Sequence[str], console: Console) -> int:
     return 0
 
 
+def _rename_reward(argv: Sequence[str]) -> list[str]:
+    """Returns the command line in which `--reward`, unless it goes with `--data`, is the reward of sessions.
+
+    >>> _rename_reward(["--policy", "xs", "--reward=exact"])
+    ['--policy', 'xs', '--session_reward=exact']
+    """
+    if any(word.partition("=")[0] == "--data" for word in argv):
+        return list(argv)
+    return [
+        f"--session_reward{word.removeprefix('--reward')}" if word.partition("=")[0] == "--reward" else word
+        for word in argv
+    ]
+
+
 def _check_config(config: ServeConfig) -> tuple[Access, dict[str, Dialect]]:
     """Returns the access rules and the dialects; reports all problems of both at once."""
     problems: list[Problem] = []
@@ -152,6 +183,10 @@ def _check_config(config: ServeConfig) -> tuple[Access, dict[str, Dialect]]:
         problems += error.problems
     if config.reload is not None and config.policy is None:
         problems.append(Problem("reload", "reloading weights needs a policy", "serve a policy with --policy"))
+    if config.record is not None and config.policy is None:
+        problems.append(Problem("record", "sessions are those of a policy", "serve a policy with --policy"))
+    if config.session_reward and config.record is None:
+        problems.append(Problem("session_reward", "only recorded sessions are scored", "name a folder with --record"))
     if config.agent.history is not None and config.policy is None:
         problems.append(Problem("agent.history", "past replies are those of a policy", "serve a policy with --policy"))
     if config.reload is not None and config.policy is not None and not config.reload.is_dir():
@@ -225,7 +260,37 @@ def _make_app(
     return _uvicorn(config, build_app(host, catalogue, access=access, dialects=list(dialects.values())), access)
 
 
-def _make_policy_app(config: ServeConfig, access: Access, console: Console) -> tuple[App, str]:
+def _open_recorder(config: ServeConfig, console: Console, open_record: ExitStack) -> SessionRecorder:
+    """Opens the run that sessions are recorded in; it is closed, and told, with `open_record`.
+
+    Raises:
+        ConfigError: the folder holds a run of another command. Locked: another server records there.
+    """
+    from evolvent.serve.openai.recording import SessionRecorder
+
+    folder = config.record or Path()
+    verb = read_run_verb(folder)
+    if verb not in (None, "serve"):
+        raise ConfigError([Problem("record", f"{folder} holds a run of {verb}", "choose another folder")])
+    reward = load_reward(config.session_reward) if config.session_reward else None
+    store = open_record.enter_context(Store.open(folder / "trajectories", writing=True))
+    recorder = SessionRecorder(store, reward=reward, idle_s=config.idle_s, capacity=config.capacity)
+    open_record.enter_context(record_run(folder, RunRecord("serve", config, 0)))
+
+    def print_counts() -> None:
+        counts = recorder.count_sessions()
+        unscored = f", {counts['unscored']} kept without a score" if counts["unscored"] else ""
+        num_sessions = counts["scored"] + counts["unscored"]
+        line = f"recorded {num_sessions} session{'s' * (num_sessions != 1)}{unscored} in {folder}"
+        console.print(show_hidden(line), soft_wrap=True)
+
+    open_record.callback(print_counts)
+    return recorder
+
+
+def _make_policy_app(
+    config: ServeConfig, access: Access, console: Console, *, recorder: SessionRecorder | None
+) -> tuple[App, str]:
     """Returns the app around a policy, and the name of its model: the name of its folder, or its size."""
     from evolvent.engine.fitting import engine_for
     from evolvent.serve.openai.face import PolicyDialect, build_policy_app
@@ -240,9 +305,8 @@ def _make_policy_app(config: ServeConfig, access: Access, console: Console) -> t
     )
     fill_history(config, served_policy, console)
     name = Path(policy_name).resolve().name if policy_name not in POLICIES else policy_name
-    dialect = PolicyDialect(
-        Generator(served_policy, engine_for(served_policy, slots=config.slots)), name, reload=config.reload
-    )
+    generator = Generator(served_policy, engine_for(served_policy, slots=config.slots))
+    dialect = PolicyDialect(generator, name, reload=config.reload, recorder=recorder)
     return build_policy_app(dialect, access=access), name
 
 
@@ -297,7 +361,9 @@ async def _run_server(server: _SignalServer, host: Any, *, bound: socket.socket)
             await server.serve(sockets=[bound])
 
 
-def _print_policy_address(console: Console, name: str, *, bound: socket.socket, reload: Path | None) -> None:
+def _print_policy_address(
+    console: Console, name: str, *, bound: socket.socket, reload: Path | None, record: Path | None
+) -> None:
     url = listening_url(bound)
     console.print(
         f"serving the policy {show_hidden(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
@@ -307,6 +373,9 @@ def _print_policy_address(console: Console, name: str, *, bound: socket.socket, 
     if reload is not None:
         reload_text = f"  POST {url}/update_weights_from_disk takes weights from {reload}"
         console.print(show_hidden(reload_text), soft_wrap=True)
+    if record is not None:
+        record_text = f"  sessions are recorded in {record}; POST {url}/sessions/ID/reward scores one"
+        console.print(show_hidden(record_text), soft_wrap=True)
     console.file.flush()
 
 

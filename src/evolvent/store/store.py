@@ -140,6 +140,10 @@ class Store:
                 f"{self.path} already has a trajectory with this id", value=trajectory_id, expected="a new id"
             )
 
+    def has_finished(self, trajectory_id: str) -> bool:
+        """Returns whether this writing store holds an episode of this id with an end of its own."""
+        return self._finished.get(trajectory_id, False)
+
     def append(self, trajectory: Trajectory) -> None:
         """Appends a whole episode.
 

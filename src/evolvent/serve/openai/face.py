@@ -9,38 +9,28 @@ are shown and calls are read. A seed gives the same reply whatever else runs. Ge
 cancelled. If a root is given, `/update_weights_from_disk` loads other weights from it (`reload.py`): every reply is of
 one version, which its fingerprint names. A reply in progress starts again under the new weights; a streamed reply in
 progress ends with 409, to be requested again.
-
-The tokens of conversations: messages of the OpenAI form become the turns of a policy's dialect.
-
-The text of a message does not determine the tokens that were sampled for it. A client that names its conversation (one
-session an episode) therefore continues from the sampled tokens themselves; without a name, or if the client has changed
-earlier messages, replies are tokenized again by the dialect.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from evolvent.engine.replies import SESSION_HEADER
 from evolvent.errors import (
     AccessDenied,
     AtCapacity,
@@ -48,12 +38,10 @@ from evolvent.errors import (
     ContextOverflow,
     EvolventError,
     LimitExceeded,
-    Problem,
     boundary,
     unknown_name_problem,
 )
 from evolvent.messages import Message
-from evolvent.models.dialects import Chat, Dialect
 from evolvent.serve.metrics import (
     EXPOSITION_CONTENT_TYPE,
     Family,
@@ -63,13 +51,21 @@ from evolvent.serve.metrics import (
     format_exposition,
     make_gauge,
 )
+from evolvent.serve.openai.conversations import ConversationCache
 from evolvent.serve.openai.generator import Generator
-from evolvent.serve.openai.reload import load_replacement, parse_reload
+from evolvent.serve.openai.recording import (
+    RecordedTurn,
+    RewardRequest,
+    SessionName,
+    SessionRecorder,
+    read_session_name,
+)
+from evolvent.serve.openai.reload import load_replacement, parse_model, parse_reload
 from evolvent.serve.openai.reply import Choice, ReplyFormat, encode_error, http_status
 from evolvent.serve.openai.request import BaseCompletionRequest as AnyCompletionRequest
 from evolvent.serve.openai.request import ChatRequest, CompletionRequest, parse_request
 from evolvent.serve.openai.sglang import GenerateFormat, describe_model, parse_generate, parse_tokenize
-from evolvent.serve.openai.tools import RenderedChat, ToolRenderer, parse_offer, session_key
+from evolvent.serve.openai.tools import RenderedChat, ToolOffer, ToolRenderer, parse_offer, session_key
 from evolvent.serve.openai.writing import ReplyWriter
 from evolvent.serve.wire import NotFound, decode_json, encode_json
 from evolvent.trajectory import JsonObject, canonical_json
@@ -80,7 +76,6 @@ if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
 __all__ = [
-    "ConversationCache",
     "GuardMarker",
     "PolicyDialect",
     "RefusalTranslator",
@@ -89,124 +84,6 @@ __all__ = [
     "json_response",
     "run_while_connected",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class _ReplyTokens:
-    """All tokens of a conversation up to a reply's end, and whether its stop token is among them."""
-
-    ids: NDArray[np.int32]
-    stopped: bool
-
-
-class ConversationCache:
-    """The tokens of the newest replies, by session.
-
-    Args:
-        remembered: maximum number of tokens that are kept (the newest reply whatever its length). Evicted replies are
-            tokenized again if they are continued.
-    """
-
-    def __init__(self, *, max_tokens: int = 1 << 23) -> None:
-        self._remembered, self._held = max_tokens, 0
-        self._known: OrderedDict[bytes, _ReplyTokens] = OrderedDict()
-
-    def encode_prompt(self, messages: Sequence[Message], dialect: Dialect, session: str | None) -> list[int]:
-        """Returns all tokens up to the start of the next reply.
-
-        Replies of this session keep the tokens that were sampled. A conversation without such replies is what the
-        model's chat template renders, and so is every one where the policy's history is "template".
-
-        Raises:
-            ConfigError: messages that are not a conversation (an optional system message, then user and assistant in
-                turn,
-                the user's last), or calls of tools.
-            VocabularyMismatch: a word that the policy does not have.
-        """
-        system, turns = _split_messages(messages)
-        user_texts, replies = turns[::2], turns[1::2]
-        keeps_tokens = not (isinstance(dialect, Chat) and dialect.renders_past)
-        keys = _prefix_digests(messages[: len(messages) - 1], session) if session and keeps_tokens else []
-        for position in range(len(replies), 0, -1):
-            reply_tokens = self._lookup(keys[2 * (position - len(replies)) - 1]) if keys else None
-            if reply_tokens is not None:
-                ids = [*reply_tokens.ids.tolist(), *dialect.turn(user_texts[position], stopped=reply_tokens.stopped)]
-                break
-        else:
-            if isinstance(dialect, Chat):
-                return dialect.template.prompt(messages)
-            position, ids = 0, list(dialect.open(system, user_texts[0]))
-        for reply, text in zip(replies[position:], user_texts[position + 1 :], strict=True):
-            ids += [*dialect.action(reply), *dialect.turn(text, stopped=True)]
-        return ids
-
-    def continue_templated(
-        self, messages: Sequence[Message], session: str | None, tokens_after: Callable[[int, bool], list[int] | None]
-    ) -> list[int] | None:
-        """Returns all tokens up to the start of the next reply, for a conversation whose turns a template writes.
-
-        Args:
-            tokens_after: returns the tokens between the reply with this message index and the next reply; the flag says
-                whether its stop token has been written already. None: unknown.
-        Returns:
-            None if no reply is known, or the tokens after it are unknown: the prompt must be tokenized again.
-        """
-        keys = _prefix_digests(messages, session) if session else []
-        for position in reversed(range(len(keys))):
-            reply_tokens = self._lookup(keys[position]) if messages[position].role == "assistant" else None
-            if reply_tokens is not None:
-                following = tokens_after(position, reply_tokens.stopped)
-                return None if following is None else [*reply_tokens.ids.tolist(), *following]
-        return None
-
-    def store_reply(
-        self, messages: Sequence[Message], session: str, *, reply: Message, ids: Sequence[int], stopped: bool
-    ) -> None:
-        """Stores the tokens of a reply to these messages.
-
-        Args:
-            reply: the reply as the client received it.
-            ids: all token ids, those of the prompt first.
-        """
-        key = _prefix_digests([*messages, reply], session)[-1]
-        replaced = self._known.pop(key, None)
-        self._known[key] = _ReplyTokens(np.array(ids, np.int32), stopped)
-        self._held += len(ids) - (0 if replaced is None else len(replaced.ids))
-        while self._held > self._remembered and len(self._known) > 1:
-            _, oldest = self._known.popitem(last=False)
-            self._held -= len(oldest.ids)
-
-    def _lookup(self, key: bytes) -> _ReplyTokens | None:
-        reply_tokens = self._known.get(key)
-        if reply_tokens is not None:
-            self._known.move_to_end(key)
-        return reply_tokens
-
-
-def _split_messages(messages: Sequence[Message]) -> tuple[str, list[str]]:
-    """Returns the system text, and the texts of user and assistant in turn."""
-    turns = list(messages)
-    system = turns.pop(0).text if turns and turns[0].role in ("system", "developer") else ""
-    roles = [message.role for message in turns]
-    expected = ["user", "assistant"] * (len(roles) // 2) + ["user"]
-    if roles != expected or any(message.calls for message in messages):
-        shown_roles = ", ".join(message.role for message in messages[:8]) or "nothing"
-        hint = "send an optional system message, then user and assistant in turn, without tool calls"
-        raise ConfigError(
-            [Problem("messages", f"cannot be continued: {shown_roles}{' ...' * (len(messages) > 8)}", hint)]
-        )
-    return system, [message.text for message in turns]
-
-
-def _prefix_digests(messages: Sequence[Message], session: str | None) -> list[bytes]:
-    """Returns a digest for every prefix of the messages: of the session, and of all roles, texts and calls so far."""
-    digest = hashlib.sha256(canonical_json(session).encode())
-    keys = []
-    for message in messages:
-        calls = [[call.name, dict(call.arguments)] for call in message.calls]
-        digest.update(canonical_json([message.role, message.text, calls]).encode())
-        keys.append(digest.copy().digest())
-    return keys
 
 
 T = TypeVar("T")
@@ -286,7 +163,6 @@ async def run_while_connected(request: Request, awaitable: Awaitable[T]) -> T:
 
 
 _log = logging.getLogger(__name__)
-_SESSION_LENGTH = 200
 _MIN_PROMPT_CHARS, _MIN_MESSAGES = 1 << 16, 1024  # characters and messages of a prompt that are read in any case
 _MAX_CHARS_PER_TOKEN = 64  # characters; a prompt with more for every token of the context cannot fit, and is not read
 _COUNTED_PATHS = (
@@ -301,6 +177,18 @@ _COUNTED_PATHS = (
 _CLIENT_CLOSED_STATUS = 499  # for a client that has left, as nginx logs it
 
 
+class _ClosingStream(StreamingResponse):
+    """A stream of events that closes what it used, however it ends."""
+
+    def __init__(self, content: AsyncIterator[bytes], headers: Mapping[str, str], used: ExitStack) -> None:
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+        self._used = used
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._used:
+            await super().__call__(scope, receive, send)
+
+
 class PolicyDialect:
     """The routes around one generator.
 
@@ -308,10 +196,18 @@ class PolicyDialect:
         generator: generates the replies; the server enters it first (`lifespan`).
         name: name of the model.
         reload: folder from which other weights may be loaded; None: none.
+        recorder: records the sessions of agents; None: nothing is recorded.
     """
 
-    def __init__(self, generator: Generator, name: str, *, reload: Path | None = None) -> None:
-        self._generator, self._name, self._root = generator, name, reload
+    def __init__(
+        self,
+        generator: Generator,
+        name: str,
+        *,
+        reload: Path | None = None,
+        recorder: SessionRecorder | None = None,
+    ) -> None:
+        self._generator, self._name, self._root, self._recorder = generator, name, reload, recorder
         self._reloading = asyncio.Lock()
         self._created = int(time.time())
         self._conversations = ConversationCache()
@@ -323,8 +219,19 @@ class PolicyDialect:
         reload_routes = (
             [] if self._root is None else [Route("/update_weights_from_disk", self._reload_weights, methods=["POST"])]
         )
+        session_routes = [
+            Route(f"{prefix}/sessions{path}", self._with_error_answers(handler), methods=[method])
+            for prefix in ("", "/v1")
+            for path, handler, method in (
+                ("", self._count_sessions, "GET"),
+                ("/{session:path}/reward", self._reward_session, "POST"),
+                ("/{session:path}", self._get_session, "GET"),
+            )
+            if self._recorder is not None
+        ]
         return [
             *reload_routes,
+            *session_routes,
             Route("/v1/models", self._with_error_answers(self._list_models)),
             Route("/v1/models/{model:path}", self._with_error_answers(self._get_model)),
             Route("/v1/chat/completions", self._with_error_answers(self._complete_chat), methods=["POST"]),
@@ -361,7 +268,7 @@ class PolicyDialect:
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
         """Runs the generator."""
-        async with self._generator:
+        async with self._generator, nullcontext() if self._recorder is None else self._recorder:
             yield
 
     async def sync(self, policy: Policy) -> None:
@@ -394,6 +301,23 @@ class PolicyDialect:
             policy = await asyncio.to_thread(load_replacement, self._root, path, self._generator.policy)
             await self.sync(policy)
         return policy
+
+    @property
+    def _sessions(self) -> SessionRecorder:
+        """Returns the recorder. Raises AccessDenied where nothing is recorded."""
+        if self._recorder is None:
+            raise AccessDenied("this server does not record sessions", hint="start it with --record RUN")
+        return self._recorder
+
+    async def _count_sessions(self, request: Request) -> Response:
+        return json_response(self._sessions.count_sessions())
+
+    async def _get_session(self, request: Request) -> Response:
+        return json_response(self._sessions.describe(request.path_params["session"]))
+
+    async def _reward_session(self, request: Request) -> Response:
+        reward_request = parse_model(RewardRequest, decode_json(await request.body()))
+        return json_response(await self._sessions.reward_session(request.path_params["session"], reward_request))
 
     def health(self) -> JsonObject:
         """Returns live metrics."""
@@ -441,24 +365,16 @@ class PolicyDialect:
             raise NotFound([unknown_name_problem("model", model[:80], [self._name])])
 
     async def _complete_chat(self, request: Request) -> Response:
-        chat_request = parse_request(ChatRequest, decode_json(await request.body()))
+        body = decode_json(await request.body())
+        chat_request = parse_request(ChatRequest, body)
         self._check_model(chat_request.model)
-        session = request.headers.get(SESSION_HEADER)
-        if session is not None and len(session) > _SESSION_LENGTH:
-            raise LimitExceeded(f"{SESSION_HEADER} is too long", value=len(session), expected=_SESSION_LENGTH)
+        name = read_session_name(request.headers, body)
         self._check_length(len(chat_request.messages), [])
         messages = chat_request.conversation()
-        offer, policy = parse_offer(chat_request), self._generator.policy
+        offer = parse_offer(chat_request)
         serialized = [canonical_json([tool.as_openai() for tool in offer.tools])] if offer.tools else []
         serialized += [canonical_json(dict(call.arguments)) for message in messages for call in message.calls]
         self._check_length(len(messages), [*(message.text for message in messages), *serialized])
-        rendered, session = None, session_key(session, offer)
-        if offer.tools or any(message.calls or message.role == "tool" for message in messages):
-            rendered = self._get_renderer().render(messages, offer)
-            after = partial(rendered.tokens_after, policy=policy)
-            prompt = self._conversations.continue_templated(messages, session, after) or rendered.ids
-        else:
-            prompt = self._conversations.encode_prompt(messages, policy.dialect, session)
         form = ReplyFormat(
             True,
             self._name,
@@ -467,13 +383,39 @@ class PolicyDialect:
             chat_request.return_token_ids,
             chat_request.return_weight_versions,
         )
-        note = partial(self._store_reply, messages, session)
-        return await self._answer_request(
-            request, chat_request, self._make_writer(chat_request, form, on_choice=note, tools=rendered), [prompt]
-        )
+        with ExitStack() as open_turn:
+            turn = self._begin_turn(messages, name, form, open_turn)
+            read_key, stored_key = (name.session, name.session) if turn is None else turn.cache_keys
+            rendered, prompt = self._render_chat(messages, offer, read_key)
+            note = partial(self._store_reply, messages, session_key(stored_key, offer))
+            writer = self._make_writer(chat_request, form, on_choice=note, tools=rendered, turn=turn)
+            return await self._answer_request(request, chat_request, writer, [prompt], turn, open_turn)
+
+    def _render_chat(
+        self, messages: Sequence[Message], offer: ToolOffer, session: str | None
+    ) -> tuple[RenderedChat | None, list[int]]:
+        """Returns the prompt of a conversation, and with tools how its reply is read."""
+        policy, session = self._generator.policy, session_key(session, offer)
+        if offer.tools or any(message.calls or message.role == "tool" for message in messages):
+            rendered = self._get_renderer().render(messages, offer)
+            after = partial(rendered.tokens_after, policy=policy)
+            return rendered, self._conversations.continue_templated(messages, session, after) or rendered.ids
+        return None, self._conversations.encode_prompt(messages, policy.dialect, session)
+
+    def _begin_turn(
+        self, messages: Sequence[Message], name: SessionName, reply_format: ReplyFormat, open_turn: ExitStack
+    ) -> RecordedTurn | None:
+        """Begins to record a request, where the server records; the turn is finished with `open_turn`."""
+        if self._recorder is None:
+            return None
+        turn = self._recorder.begin_turn(messages, name, decode=self._generator.policy.dialect.text)
+        turn.reply_id = reply_format.reply_id
+        open_turn.callback(turn.finish)
+        return turn
 
     async def _complete_text(self, request: Request) -> Response:
-        completion_request = parse_request(CompletionRequest, decode_json(await request.body()))
+        body = decode_json(await request.body())
+        completion_request = parse_request(CompletionRequest, body)
         self._check_model(completion_request.model)
         form = ReplyFormat(
             False,
@@ -483,12 +425,15 @@ class PolicyDialect:
             completion_request.return_token_ids,
             completion_request.return_weight_versions,
         )
-        return await self._answer_request(
-            request,
-            completion_request,
-            self._make_writer(completion_request, form),
-            self._encode_prompts(completion_request),
-        )
+        prompts = self._encode_prompts(completion_request)
+        name = read_session_name(request.headers, body)
+        with ExitStack() as open_turn:
+            turn = None
+            if name.session is not None and len(prompts) == 1:  # others belong to no conversation
+                prompt_text = self._generator.policy.dialect.text(prompts[0])
+                turn = self._begin_turn([Message("user", prompt_text)], name, form, open_turn)
+            writer = self._make_writer(completion_request, form, turn=turn)
+            return await self._answer_request(request, completion_request, writer, prompts, turn, open_turn)
 
     async def _generate(self, request: Request) -> Response:
         generate_request = parse_generate(decode_json(await request.body()))
@@ -535,11 +480,23 @@ class PolicyDialect:
         *,
         on_choice: Callable[[Choice], None] = lambda choice: None,
         tools: RenderedChat | None = None,
+        turn: RecordedTurn | None = None,
     ) -> ReplyWriter:
         sampling_spec = completion_request.sampling_spec(self._generator.context)
-        return ReplyWriter(
+        writer = ReplyWriter(
             self._generator, self._generator.policy.dialect, sampling_spec, reply_format, on_choice, tools
         )
+        if turn is None:
+            return writer
+        is_constrained = tools is not None and tools.constraint is not None
+        num_choices = len(sampling_spec.seeds)
+        turn.note_sampling(sampling_spec.sampling, num_choices=num_choices, is_constrained=is_constrained)
+
+        def record_choice(choice: Choice) -> None:
+            on_choice(choice)
+            turn.add_choice(choice)
+
+        return replace(writer, on_choice=record_choice, on_part=turn.track_choice)
 
     async def _answer_request(
         self,
@@ -547,14 +504,24 @@ class PolicyDialect:
         completion_request: AnyCompletionRequest,
         writer: ReplyWriter,
         prompts: Sequence[list[int]],
+        turn: RecordedTurn | None,
+        open_turn: ExitStack,
     ) -> Response:
-        """Returns the whole reply, or a stream that has started: errors before its start have their own status."""
+        """Returns the whole reply, or a stream that has started: errors before its start have their own status.
+
+        Args:
+            turn: the turn that is recorded; None: none is.
+            open_turn: ends with the reply.
+        """
+        session_headers = {} if turn is None else {"x-evolvent-session": quote(turn.session_id, safe="/: ")}
         if not completion_request.stream:
-            return json_response(await run_while_connected(request, writer.write_all(prompts)))
+            response = json_response(await run_while_connected(request, writer.write_all(prompts)))
+            response.headers.update(session_headers)
+            return response
         events = writer.stream_events(prompts, usage=completion_request.stream_options.include_usage)
         first = await run_while_connected(request, anext(events))
-        kind, headers = "text/event-stream", {"cache-control": "no-store"}
-        return StreamingResponse(self._stream_lines(first, events), media_type=kind, headers=headers)
+        headers = {"cache-control": "no-store", **session_headers}
+        return _ClosingStream(self._stream_lines(first, events), headers, open_turn.pop_all())
 
     async def _stream_lines(self, first: JsonObject, events: AsyncIterator[JsonObject]) -> AsyncIterator[bytes]:
         """Yields server-sent events; an error after the first is one of them, and the last."""

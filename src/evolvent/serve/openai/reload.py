@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from evolvent.models.policy import Policy
 
-__all__ = ["ReloadRequest", "load_replacement", "parse_reload"]
+__all__ = ["ReloadRequest", "load_replacement", "parse_model", "parse_reload"]
 
+M = TypeVar("M", bound=BaseModel)
 _MAX_PATH_CHARS = 4096  # characters of a path
 _MAX_FILES = 4096  # of a model folder; a large model has a few hundred
 
@@ -49,11 +50,17 @@ class ReloadRequest(BaseModel):
 
 def parse_reload(row: object) -> ReloadRequest:
     """Parses the request. Raises ConfigError with every mistake at once."""
+    return parse_model(ReloadRequest, row, example='{"model_path": "step-100"}')
+
+
+def parse_model(model_class: type[M], row: object, *, example: str = "{}") -> M:
+    """Parses the body of a route of our own. Raises ConfigError with every mistake at once."""
     if not isinstance(row, Mapping):
-        hint = 'for example {"model_path": "step-100"}'
-        raise ConfigError([Problem("body", f"got {type(row).__name__}, expected a JSON object", hint)])
+        raise ConfigError(
+            [Problem("body", f"got {type(row).__name__}, expected a JSON object", f"for example {example}")]
+        )
     try:
-        return ReloadRequest.model_validate(row)
+        return model_class.model_validate(row)
     except ValidationError as error:
         raise ConfigError(
             [

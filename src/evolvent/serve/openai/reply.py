@@ -20,6 +20,7 @@ from evolvent.errors import (
     EvolventError,
     LimitExceeded,
     SampleInvalid,
+    SessionGone,
     UnsafeFile,
     UnsafePath,
     VocabularyMismatch,
@@ -27,13 +28,15 @@ from evolvent.errors import (
 )
 from evolvent.messages import Call
 from evolvent.serve.openai.generator import GeneratedSample
-from evolvent.serve.wire import NotFound
+from evolvent.serve.wire import EpisodeEnded, NotFound
 from evolvent.trajectory import JsonObject
 
 __all__ = ["Choice", "ReplyFormat", "count_unsendable", "cut_at_stop", "encode_error", "has_stop_after", "http_status"]
 
 _STATUS_BY_ERROR: Sequence[tuple[type[EvolventError], int, str, str | None]] = (
     (NotFound, 404, "invalid_request_error", "model_not_found"),
+    (EpisodeEnded, 409, "invalid_request_error", "session_closed"),
+    (SessionGone, 404, "invalid_request_error", "unknown_session"),
     (ContextOverflow, 400, "invalid_request_error", "context_length_exceeded"),
     (ConfigError, 400, "invalid_request_error", None),
     (SampleInvalid, 400, "invalid_request_error", None),
@@ -107,6 +110,11 @@ class ReplyFormat:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @property
+    def reply_id(self) -> str:
+        """Returns the id of the reply."""
+        return ("chatcmpl-" if self.chat else "cmpl-") + self.id
+
     def body(self, choices: Sequence[Choice]) -> JsonObject:
         """Returns the whole reply."""
         rows = [
@@ -147,7 +155,7 @@ class ReplyFormat:
     def _head(self, choices: Sequence[Choice], rows: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if stream else "chat.completion") if self.chat else "text_completion"
         head = {
-            "id": ("chatcmpl-" if self.chat else "cmpl-") + self.id,
+            "id": self.reply_id,
             "object": kind,
             "created": self.created,
             "model": self.model,

@@ -37,6 +37,7 @@ class ReplyWriter:
         sampling_spec: how to sample.
         reply_format: format of the replies.
         on_choice: called with every finished choice.
+        on_part: called with every unfinished choice of a stream after its newest part was sent.
         tools: parser of calls and constraint; None: there are no tools.
     """
 
@@ -46,6 +47,7 @@ class ReplyWriter:
     reply_format: ReplyFormat
     on_choice: Callable[[Choice], None] = lambda choice: None
     tools: RenderedChat | None = None
+    on_part: Callable[[Choice], None] = lambda choice: None
 
     async def write_all(self, prompts: Sequence[list[int]]) -> Event:
         """Returns all samples of all prompts as one body, all by one version of the weights.
@@ -57,7 +59,7 @@ class ReplyWriter:
         """
         spec = self.sampling_spec
         if spec.stops:
-            streamed = await _gather_all(self._make_jobs(prompts, emit=lambda event: None))
+            streamed = await _gather_all(self._make_jobs(prompts))
             _check_single_version(choice.sample.fingerprint for choice in streamed)
             return self.reply_format.body(streamed)
         asks = [self._make_ask(prompt, spec.max_tokens, spec.seeds, constraint=self._constraint) for prompt in prompts]
@@ -93,13 +95,15 @@ class ReplyWriter:
         if usage:
             yield self.reply_format.usage_chunk(choices)
 
-    def _make_jobs(self, prompts: Sequence[list[int]], *, emit: Callable[[Event], None]) -> list[Awaitable[Choice]]:
-        """Returns one awaitable for every sample of every prompt."""
+    def _make_jobs(
+        self, prompts: Sequence[list[int]], *, emit: Callable[[Event], None] | None = None
+    ) -> list[Awaitable[Choice]]:
+        """Returns one awaitable for every sample of every prompt; `emit` sends the parts of a stream."""
         pairs = [(prompt, seed) for prompt in prompts for seed in self.sampling_spec.seeds]
         return [self._write_streamed(index, *pair, emit=emit) for index, pair in enumerate(pairs)]
 
     async def _write_streamed(
-        self, index: int, prompt: list[int], seed: int, *, emit: Callable[[Event], None]
+        self, index: int, prompt: list[int], seed: int, *, emit: Callable[[Event], None] | None
     ) -> Choice:
         """Generates a choice a few tokens at a time, and emits every part. The tokens equal those of a single
         generation.
@@ -139,14 +143,17 @@ class ReplyWriter:
                 choice.finish_reason = "stop"
             elif full:
                 choice.finish_reason = "length"
-            if chosen_format.chat and not num_sent_tokens:
+            if emit is not None and chosen_format.chat and not num_sent_tokens:
                 emit(chosen_format.first_chunk(choice))
             if choice.finish_reason:
                 self._finish_choice(choice)
-                emit(chosen_format.chunk(choice, choice.text[num_sent_chars:], first=num_sent_tokens))
+                if emit is not None:
+                    emit(chosen_format.chunk(choice, choice.text[num_sent_chars:], first=num_sent_tokens))
                 return choice
             end = max(num_sent_chars, self._count_settled(raw))
-            emit(chosen_format.chunk(choice, choice.text[num_sent_chars:end], first=num_sent_tokens))
+            if emit is not None:
+                emit(chosen_format.chunk(choice, choice.text[num_sent_chars:end], first=num_sent_tokens))
+                self.on_part(choice)
             num_sent_chars, num_sent_tokens = end, len(ids)
 
     def _finish_choice(self, choice: Choice) -> None:
