@@ -29,7 +29,7 @@ from evolvent.engine.arena import Arena, Shape, StateShape
 from evolvent.engine.fused import FusedDecoder, fused_obstacle
 from evolvent.engine.streams import Group, Plan, plan
 from evolvent.errors import ConfigError, EngineError, boundary
-from evolvent.models.cpu_linear import release_pages
+from evolvent.models.cpu_linear import release_heap, release_pages
 from evolvent.models.tuned import plain_model
 
 if TYPE_CHECKING:
@@ -636,6 +636,8 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
                 )
                 if isinstance(decoder, FusedDecoder) and decoder.is_packed:
                     release_pages(model.parameters())
+                    del plain, reference  # of an adapter a merged copy, whose weights are packed now
+                    release_heap(sum(weight.numel() for weight in model.parameters()))
                 return decoder
             reason = f"{maker.__name__} differs from it by {difference:.2g}"
     raise ConfigError(

@@ -16,7 +16,7 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from evolvent.models.defaults import MIN_PRETRAINED
 from evolvent.models.placement import available_bytes
 
-__all__ = ["linear_by_onednn", "multiply_packed", "pack_weight", "packs_weights", "release_pages"]
+__all__ = ["linear_by_onednn", "multiply_packed", "pack_weight", "packs_weights", "release_heap", "release_pages"]
 
 _ROWS_HINT = 32  # for this many rows blocks are laid out such that all numbers of rows above one give equal bits
 _MAX_COPY_SHARE = 0.25  # of the free memory
@@ -86,6 +86,16 @@ def release_pages(tensors: Iterable[Tensor]) -> None:
         end = (tensor.data_ptr() + size) // mmap.PAGESIZE * mmap.PAGESIZE
         if end > start:
             advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_PAGEOUT)
+
+
+def release_heap(num_weights: int) -> None:
+    """Gives freed memory of the C heap back to the system where a model is large; does nothing where that is not glibc.
+
+    glibc keeps what is freed below a block in use: 1 GB after the weights of SmolLM2 were merged and packed.
+    """
+    if sys.platform == "linux" and num_weights >= MIN_PRETRAINED:
+        with suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _file_mappings() -> list[tuple[int, int]]:

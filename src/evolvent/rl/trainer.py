@@ -31,6 +31,7 @@ from evolvent.learn.objectives import Objective
 from evolvent.learn.prefix_sharing import build_batches, check_branches
 from evolvent.learn.progress import OptimizerNumbers, check_resumes
 from evolvent.learn.token_sequences import Batch, TokenSequence, collate_packed, flatten, pack_rows
+from evolvent.models.cpu_linear import release_heap
 from evolvent.models.policy import Policy
 from evolvent.rl.advantages import Advantages
 from evolvent.rl.candidates import add_candidates
@@ -503,6 +504,7 @@ class PolicyTrainer:
             NothingToLearn: no episode can be learned from, or too many could not be scored.
         """
         policy = self.policy
+        release_heap(policy.parameters())
         sequences = flatten(
             trajectories, policy.dialect, instructions=lambda task: "", context=policy.context + 1, stops=True
         ).sequences
@@ -549,6 +551,7 @@ class PolicyTrainer:
             NonFinite: too many updates in a row were not finite.
         """
         columns = {"advantages": advantages.advantage, "returns": advantages.returns, **extra_columns}
+        release_heap(self.policy.parameters())
         self._metrics |= measure_tokens(rollout.batch, rollout.token_outputs, columns, version=self.policy.version)
         self._metrics |= {name: float(count) for name, count in advantages.counts.items()}
         if self._save_samples is not None and is_sampled_iteration(self.iteration, self.spec.config.iterations):
@@ -566,6 +569,7 @@ class PolicyTrainer:
         self._degenerate_batches.check(self._metrics.get("success", 0.0))
         if self._degenerate_batches.count == 0:
             self._update_networks(rollout, columns, learned_mask)
+        release_heap(self.policy.parameters())
         self.advance_version()
 
     def _update_networks(self, rollout: ScoredRollout, columns: Columns, learned_mask: NDArray[np.bool_]) -> None:

@@ -247,7 +247,8 @@ def _mark_figlet(answer: str, entry: Mapping[str, Any], mark: float) -> float:
     word, expected = answer.replace(" ", "").lower(), entry["answer"].strip().lower()
     if word == expected or mark < _FULL:
         return mark
-    return sum(ours == theirs for ours, theirs in zip(word, expected, strict=False)) / max(len(word), len(expected))
+    num_equal = sum(ours == theirs for ours, theirs in zip(word, expected, strict=False))
+    return num_equal / max(len(word), len(expected))
 
 
 def _mark_without_surplus(read: Callable[[str], Any]) -> Callable[[str, Mapping[str, Any], float], float]:
