@@ -326,6 +326,8 @@ class GrpoShape:
     steps: int = 2
     seed: int = 0
     words: int = 130
+    forward_tokens: int = 512
+    rows_per_forward: int = 8
 
     def policy(self) -> Any:
         """Returns the model with a new adapter."""

@@ -101,7 +101,9 @@ class Tick:
 def ours(shape: Shape, clocks: Clocks) -> list[Tick]:
     """`methods/grpo.py`, with a clock at the beginning of each step."""
     ticks, written = list[Tick](), 0
-    train = TrainConfig(lr=RATE, weight_decay=0.0, final_lr_ratio=1.0, max_grad_norm=CLIP, batch_tokens=4096)
+    train = TrainConfig(
+        lr=RATE, weight_decay=0.0, final_lr_ratio=1.0, max_grad_norm=CLIP, batch_tokens=shape.forward_tokens
+    )
     with practising(
         shape.policy(),
         shape.prompts(),
@@ -157,9 +159,10 @@ def trl(shape: Shape, clocks: Clocks) -> list[Tick]:
             lr_scheduler_type="constant",
             seed=shape.seed,
             max_steps=shape.steps,
-            per_device_train_batch_size=shape.tasks * shape.samples,
+            per_device_train_batch_size=shape.rows_per_forward,
+            gradient_accumulation_steps=shape.tasks * shape.samples // shape.rows_per_forward,
             num_generations=shape.samples,
-            steps_per_generation=1,
+            steps_per_generation=shape.tasks * shape.samples // shape.rows_per_forward,
             num_iterations=1,
             max_completion_length=shape.written,
             temperature=1.0,

@@ -43,6 +43,12 @@ class Shape:
     length: int = 0
     size: str = "xs"
     seed: int = 0
+    forward_tokens: int = 4096
+
+    @property
+    def rows_per_forward(self) -> int:
+        """All rows of a step, for the peer."""
+        return self.tasks * self.samples
 
     def policy(self) -> Policy:
         """The same weights for every side."""

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import evolvent as ev
+
 from evolvent.errors import ConfigError, HashMismatch, Incomplete
 from evolvent.models import fetch
 from evolvent.models.catalog import CATALOG, count_parameters, hub_folder, list_hub_models, locate_model, models_folder
@@ -227,3 +229,10 @@ def test_the_real_smollm2_is_fetched_and_speaks(command):
     words = ["--once", "What is the capital of France?", "--temperature", "0", "--max-tokens", "20", "--context", "128"]
     done = command("chat", "smollm2", *words)
     assert done.returncode == 0 and "Paris" in done.stdout, done.stderr
+
+
+def test_a_policy_is_shown_in_one_line():
+    policy = ev.make_policy([ev.worlds.Lookup()], seed=0)
+    shown = repr(policy)
+    assert shown.startswith("Policy(llama, ") and "weights, float32, version=0, context=" in shown and "\n" not in shown
+    assert f"{policy.parameters():,} weights" in shown

@@ -97,7 +97,7 @@ def rl_settings(facts: ModelFacts) -> dict[str, object]:
     """
     if not facts.is_pretrained:
         return {}
-    return {"lr": float(f"{_learning_rate(facts) * _RL_FACTOR:.2g}"), "batch_tokens": 2048}
+    return {"lr": float(f"{_learning_rate(facts) * _RL_FACTOR:.2g}"), "batch_tokens": 1024}
 
 
 def _learning_rate(facts: ModelFacts) -> float:

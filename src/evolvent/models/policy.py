@@ -99,6 +99,15 @@ class Policy:
     limit: int | None = None
     base: BaseFolder | None = None
 
+    def __repr__(self) -> str:
+        """Returns what the policy is in one line, without its weights."""
+        config, adapter = self.model.config, kind_of(self.model)
+        parts = [str(getattr(config, "model_type", type(self.model).__name__)), f"{self.parameters():,} weights"]
+        parts += [f"{adapter} adapter"] if adapter else []
+        parts += [str(next(self.model.parameters()).dtype).removeprefix("torch.")]
+        parts += ["value head"] if self.value_head is not None else []
+        return f"Policy({', '.join(parts)}, version={self.version}, context={self.context})"
+
     @property
     def context(self) -> int:
         """Returns the maximum tokens of an episode: the model's limit less an adapter's virtual tokens, or `limit`
