@@ -9,6 +9,10 @@ Maths: a table of pairs of answers whose truth comes from exact fractions, from 
 the share of equal ones that were accepted; `math_verify_false_accept` and `math_verify_true_accept` are the same of
 math-verify alone. `numeric_per_cpu_s` are responses with a number that are graded in a CPU-second.
 
+Packages: tasks of TextArena, Reasoning Gym and ScienceWorld, played well, badly and with nonsense
+(`benchmarks.package_tasks`). In `package_order_wrong` of `package_tasks` the best did not earn most, or nonsense won.
+Both are null, with the reason in `package_missing`, where one of the packages is missing.
+
     python -m benchmarks.reality --json
 """
 
@@ -20,6 +24,7 @@ from typing import Any
 
 from benchmarks.call_cases import list_writers, run_cases
 from benchmarks.maths_pairs import grade_pairs, measure_numeric_speed, read_pairs, verify_pairs
+from benchmarks.package_tasks import measure_packages
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 
 SEED = 0
@@ -59,15 +64,22 @@ def measure_maths(step: int) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures everything; prints a table, or one JSON object."""
     parser = command_line(
-        "reality", __doc__, quick="a tenth of the calls, an eighth of the pairs", save=RESULTS / "reality.json"
+        "reality",
+        __doc__,
+        quick="a tenth of the calls, an eighth of the pairs, a quarter of the tasks",
+        save=RESULTS / "reality.json",
     )
     options = parser.parse_args(argv)
     figures: dict[str, Any] = {
         "benchmark": "reality",
         **measure_calls(NUM_CALL_CASES // (10 if options.quick else 1)),
         **measure_maths(8 if options.quick else 1),
+        **measure_packages(quick=options.quick),
         "seed": SEED,
-        **about("trl", "transformers", "mistral-common", "math-verify", "sympy"),
+        **about(
+            *("trl", "transformers", "mistral-common", "math-verify", "sympy"),
+            *("textarena", "reasoning-gym", "scienceworld"),
+        ),
     }
     show(figures, without=("versions", "machine"))
     finish(figures, options)
