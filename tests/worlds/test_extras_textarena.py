@@ -174,14 +174,14 @@ def test_rewards_and_reasons_are_not_swapped(world, game, actions, reason, paid)
 
 
 def test_slitherlink_pays_for_clues_and_the_loop(world):
-    """An unsolved board whose clues are all met lacks the loop: it pays clues / (clues + 1)."""
+    """A board pays the share of its clues, and clues / (clues + 1) where all are met and the loop is missing."""
     env = world.make(task_of(world, "Slitherlink-v0", 4))
     env.reset()
     game = env._session._env
     clues = sum(clue is not None for row in game.clues for clue in row)
     met = round(game._progress() * clues)
     env.step("banana")
-    assert env.step("banana")[1] == pytest.approx(met / (clues + 1))
+    assert env.step("banana")[1] == pytest.approx(met / clues)
     env.reset()
     env._session._env.clues = [[0] * 4 for _ in range(4)]
     env.step("banana")

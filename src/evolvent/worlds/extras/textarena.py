@@ -251,7 +251,8 @@ def _correct_game(game: Any) -> None:
 
 def _pay_bandit(game: Any, value: float) -> float:
     """Pays 1 less the regret: the package pays the regret, also for the best button (Bandit/env.py, lines 44 to 45)."""
-    return value if game.state.game_info[0]["invalid_move"] else 1.0 - value
+    is_regret = value < 1.0 and not game.state.game_info[0]["invalid_move"]
+    return 1.0 - value if is_regret else value
 
 
 def _pay_set(game: Any, value: float) -> float:
@@ -263,11 +264,11 @@ def _pay_set(game: Any, value: float) -> float:
 
 
 def _pay_slitherlink(game: Any, value: float) -> float:
-    """Counts the loop as one more clue: the package also pays 1 for clues that are met by no loop (Slitherlink/env.py,
-    line 145).
+    """Pays less than 1 without the loop: the package pays 1 for clues that are met by no loop (Slitherlink/env.py,
+    line 145). The loop counts as one more clue then.
     """
     clues = sum(clue is not None for row in game.clues for clue in row)
-    return 1.0 if game._is_solved() else value * clues / (clues + 1)
+    return value if value < 1.0 or game._is_solved() else clues / (clues + 1)
 
 
 def _pay_cryptarithm(game: Any, value: float) -> float:
