@@ -17,7 +17,7 @@ from evolvent.worlds.teams.relay import RelayWorld
 from evolvent.worlds.teams.rescue import RescueWorld
 from tests.team_support import actions_for
 
-pytest.importorskip("gymnasium")
+spaces = pytest.importorskip("gymnasium.spaces")
 FEW = Sizes(train=4, dev=0, test=0, per_kind=4)
 WORLDS = {
     "chain": GameWorld("chain", rounds=3),
@@ -105,3 +105,57 @@ def test_mistakes_are_refused():
         env.reset(seed=-1)
     with pytest.raises(ConfigError, match="the world has no central state"):
         env.state()
+
+
+class _Boxed:
+    """One agent whose action space is a given box, and who remembers the last action."""
+
+    possible_agents = ("a",)
+    agents = ("a",)
+
+    def __init__(self, low, high, dtype=np.float32):
+        self.space = spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
+
+    def observation_space(self, agent):
+        return spaces.Box(-1, 1, (1,))
+
+    def action_space(self, agent):
+        return self.space
+
+    def reset(self, seed=None, options=None):
+        return {"a": np.zeros(1)}, {"a": {}}
+
+    def step(self, actions):
+        self.last = actions["a"]
+        return {"a": np.zeros(1)}, {"a": 0.0}, {"a": False}, {"a": False}, {"a": {}}
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (2.0, np.inf, [2.0, 3.0, 4.0]),  # one bound: a range of width 2 that ends there
+        (-np.inf, -5.0, [-7.0, -6.0, -5.0]),
+        (-np.inf, np.inf, [-1.0, 0.0, 1.0]),
+        (2.0, 10.0, [2.0, 6.0, 10.0]),
+        (0.0, 0.5, [0.0, 0.25, 0.5]),
+    ],
+)
+def test_actions_lie_in_a_box_that_is_bounded_on_one_side(low, high, expected):
+    env = _Boxed([low], [high])
+    row = ParallelRow(env, horizon=9)
+    row.begin(0)
+    for action, value in zip((-1.0, 0.0, 1.0), expected, strict=True):
+        row.step(np.array([[action]]))
+        assert env.last.tolist() == [value] and env.space.contains(env.last)
+
+
+def test_every_number_of_a_box_with_several_kinds_of_bounds_is_in_the_space():
+    env = _Boxed([-np.inf, 0.1, 3.0, -np.inf], [0.3, np.inf, 3.7, np.inf])
+    row = ParallelRow(env, horizon=9)
+    row.begin(0)
+    for action in np.random.default_rng(0).uniform(-1, 1, (200, 1, 4)):
+        row.step(action)
+        assert env.space.contains(env.last)

@@ -158,12 +158,11 @@ def make_prompt_world(option: str) -> PromptWorld:
 
 
 def print_world_notes(console: Console, worlds: Mapping[str, World]) -> None:
-    """Prints how the rows of a user's data are split, and what scores them."""
-    from evolvent.worlds.prompts.world import PromptWorld
-
+    """Prints how the tasks of a user's data or environment are split, and what scores them."""
     for world in worlds.values():
-        if isinstance(world, PromptWorld):
-            console.print(show_hidden(world.describe()), soft_wrap=True, highlight=False)
+        describe = getattr(world, "describe", None)
+        if callable(describe):
+            console.print(show_hidden(describe()), soft_wrap=True, highlight=False)
 
 
 def _parse_number(settings: Mapping[str, str], name: str, default: int) -> int:

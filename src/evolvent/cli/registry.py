@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -30,6 +31,7 @@ from evolvent.worlds.base import World
 if TYPE_CHECKING:
     from evolvent.models.dialects import HistoryMode
     from evolvent.models.policy import Policy
+    from evolvent.worlds.teams.parallel import ForeignEnv
 
 __all__ = [
     "ALL_WORLDS",
@@ -141,7 +143,8 @@ def unknown_world_problem(name: str, names: Iterable[str]) -> Problem:
 def load_world_file(name: str) -> World:
     """Loads the world of `FILE.py:NAME`: a class, a function that returns a world, or a world.
 
-    `FILE.py` alone means the one world that the file defines.
+    It may also be an environment of Gymnasium: its class, or a function that creates one. `FILE.py` alone means the one
+    world that the file defines.
 
     Raises:
         ConfigError: a file that cannot be loaded, an unknown name, or something that is not a world; one sentence.
@@ -155,7 +158,9 @@ def load_world_file(name: str) -> World:
         if not key.startswith("_") and getattr(value, "__module__", type(value).__module__) == module.__name__
     }
     if not member:
-        worlds = [key for key, value in own.items() if isinstance(value, type) and hasattr(value, "tasks")]
+        worlds = [
+            key for key, value in own.items() if isinstance(value, type) and (hasattr(value, "tasks") or _is_env(value))
+        ]
         if len(worlds) != 1:
             found = ", ".join(worlds or own) or "none"
             raise ConfigError([Problem(path, f"which world of the file is meant? It defines: {found}", f"{path}:NAME")])
@@ -166,13 +171,27 @@ def load_world_file(name: str) -> World:
     if isinstance(value, type) and (missing := sorted(getattr(value, "__abstractmethods__", ()))):
         raise ConfigError([Problem(path, f"{member} is not a whole world", f"define {', '.join(missing)}")])
     with user_boundary(WorldError, f"{path}: {member} cannot be made"):
-        loaded = value() if callable(value) else value
+        loaded = _make_gymnasium_world(value) if _is_env(value) else value() if callable(value) else value
+    if _is_env(type(loaded)):  # a function made an environment
+        loaded = _make_gymnasium_world(value)
     missing = [part for part in _WORLD_MEMBERS if not hasattr(loaded, part)]
     if missing:
         hint = "subclass evolvent.TextWorld" if "tasks" in missing else f"define {', '.join(missing)}"
         raise ConfigError([Problem(path, f"{member} is not a world: it lacks {', '.join(missing[:4])}", hint)])
     world: World = loaded
     return world
+
+
+def _is_env(value: object) -> bool:
+    """Returns whether a value is a class of environments of Gymnasium, which is not imported for it."""
+    gymnasium = sys.modules.get("gymnasium")
+    return gymnasium is not None and isinstance(value, type) and issubclass(value, gymnasium.Env)
+
+
+def _make_gymnasium_world(make_env: Callable[..., ForeignEnv]) -> World:
+    from evolvent.worlds.gym.world import GymnasiumWorld
+
+    return GymnasiumWorld(make_env)
 
 
 def _check_world(name: str, loaded: World) -> World:

@@ -377,6 +377,12 @@ def _make_preference(option: str) -> World:
     return Preference(length=int(option)) if option else Preference()
 
 
+def _make_gymnasium(option: str) -> World:
+    from evolvent.worlds.gym.world import open_gymnasium_world
+
+    return open_gymnasium_world(option)
+
+
 def _make_prompts(option: str) -> World:
     from evolvent.cli.prompt_data import make_prompt_world
 
@@ -429,6 +435,11 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
         "ALFWorld's own engine over a FOLDER of games",
     ),
     "academia": (_tool_world("academia"), "form", "tools over two graphs of papers and authors"),
+    "gymnasium": (
+        _make_gymnasium,
+        "id and settings",
+        "an environment of Gymnasium told as text; gymnasium:CartPole-v1, gymnasium:Pendulum-v1?g=9.8",
+    ),
     "gridworld": (_make_gridworld, "", "rooms, doors and keys in the manner of BabyAI, by kinds of missions"),
     "household": (
         _make_household,

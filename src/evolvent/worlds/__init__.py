@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from evolvent.worlds.deduction.world import Deduction as Deduction
     from evolvent.worlds.functions.world import Functions as Functions
     from evolvent.worlds.grid.world import GridWorld as GridWorld
+    from evolvent.worlds.gym.export import as_gymnasium as as_gymnasium
+    from evolvent.worlds.gym.world import GymnasiumWorld as GymnasiumWorld
     from evolvent.worlds.household.nouns import HouseholdNouns as HouseholdNouns
     from evolvent.worlds.household.world import HouseholdWorld as HouseholdWorld
     from evolvent.worlds.kitchen.world import Kitchen as Kitchen
@@ -81,6 +83,8 @@ __getattr__, __dir__, __all__ = lazy_namespace(
         "deduction.world": ("Deduction",),
         "functions.world": ("Functions",),
         "grid.world": ("GridWorld",),
+        "gym.export": ("as_gymnasium",),
+        "gym.world": ("GymnasiumWorld",),
         "household.nouns": ("HouseholdNouns",),
         "household.world": ("HouseholdWorld",),
         "kitchen.world": ("Kitchen",),

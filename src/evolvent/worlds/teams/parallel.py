@@ -20,6 +20,7 @@ from evolvent.worlds.teams.base import Actions, Continuous, Discrete, Multi, Tea
 __all__ = ["ByAgent", "ForeignEnv", "Parallel", "ParallelRow", "Row", "RowState", "Space"]
 
 Share = Literal["mean", "sum"]
+_OPEN_WIDTH = 2.0  # of the range of an action without one of its bounds
 ByAgent: TypeAlias = Mapping[str, Any]
 """Observations, actions, rewards, flags or infos of a package's environment, by agent."""
 ForeignEnv: TypeAlias = Any
@@ -282,7 +283,8 @@ class ParallelRow:
         if isinstance(self.spec.actions, Multi):
             return (action + np.asarray(getattr(space, "start", 0)).reshape(-1)).astype(space.dtype)
         low, half_range = self._bounds[index]
-        return (low + (action[: low.size].reshape(low.shape) + 1.0) * half_range).astype(space.dtype)
+        scaled = low + (action[: low.size].reshape(low.shape) + 1.0) * half_range
+        return np.clip(scaled.astype(space.dtype), space.low, space.high)  # a cast may round past a bound
 
     def _state_width(self) -> int:
         space = getattr(self._env, "state_space", None)
@@ -322,12 +324,18 @@ def _action_sizes(space: Any) -> list[int]:
 
 
 def _box_bounds(space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns (lower bound, half the range) of a box, with -1 and 1 for missing bounds; empty for other spaces."""
+    """Returns (lower bound, half the range) of a box; empty for other spaces.
+
+    Without bounds the range is -1 to 1; with one bound it has the same width and ends there, so that every action lies
+    in the box.
+    """
     if type(space).__name__ != "Box":
         return np.zeros(0), np.zeros(0)
     low, high = np.asarray(space.low, dtype=np.float64), np.asarray(space.high, dtype=np.float64)
-    low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
-    return low, (high - low) / 2.0
+    has_low, has_high = np.isfinite(low), np.isfinite(high)
+    lower = np.where(has_low, low, np.where(has_high, high - _OPEN_WIDTH, -_OPEN_WIDTH / 2.0))
+    upper = np.where(has_high, high, lower + _OPEN_WIDTH)
+    return lower, (upper - lower) / 2.0
 
 
 def _read_mask(observation: Any, info: Any) -> NDArray[Any] | None:

@@ -1,0 +1,1 @@
+"""Gymnasium both ways: its environments as worlds, and worlds as its environments."""
