@@ -647,6 +647,7 @@ FORMER_FIELDS: Mapping[str, Mapping[str, str]] = {
         "max_tokens_per_forward": "micro_tokens",
         "warmup_steps": "warmup_updates",
     },
+    "TrainControlConfig": {"output_dir": "to"},
     "TrainMATConfig": {"output_dir": "to"},
     "TrainRLConfig": {"output_dir": "to"},
     "TrainSequenceConfig": {"output_dir": "to"},

@@ -38,6 +38,7 @@ CONFIGURED = {
     "watch": "watch",
     **{f"train {recipe}": "train" for recipe in RECIPES},
     **{f"train rl --method {name}": "train_rl" for name in METHODS},
+    "train rl --method ppo --policy mlp": "train_control",
     **{f"train {name}": "train_search" for name in DISTILLED},
     **{f"train {name}": "train_data" for name in CURATED},
     **{f"train {name}": "train_agdc" for name in SEEKING},
@@ -64,7 +65,9 @@ SUBVERBS = {
 
 def _config(verb: str) -> type[BaseModel]:
     module = import_module(f"evolvent.cli.{CONFIGURED[verb]}")
-    if CONFIGURED[verb] == "train_rl":
+    if CONFIGURED[verb] == "train_control":
+        command = module.COMMAND
+    elif CONFIGURED[verb] == "train_rl":
         command = reinforced(verb.split()[-1])
     else:
         command = module.COMMANDS[verb.split()[-1]] if verb.startswith("train ") else module.COMMAND

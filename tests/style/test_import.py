@@ -43,6 +43,7 @@ WITH_TORCH_IN_CLI = tuple(
         "search_setup",
         "train_sequence",
         "train_mat",
+        "train_control",
     )
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from pydantic import Field
 from rich.console import Console
@@ -24,6 +25,16 @@ from evolvent.cli.run_setup import (
     print_results,
 )
 from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.train_control import (
+    find_control_policy,
+    load_control_policy,
+    load_control_worlds,
+    make_backend_factory,
+)
+
+if TYPE_CHECKING:
+    from evolvent.models.team_actions import TeamModel
+    from evolvent.run import Run
 
 __all__ = ["COMMAND", "EvalConfig", "run"]
 
@@ -57,6 +68,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     args = parse_command(COMMAND, argv, console)
     if args is None:
         return 0
+    if find_control_policy(args.config.policy) is not None:
+        return _measure_control_policy(args.config, args.resume, console)
     facts = read_model_facts(args.config.policy)
     config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
@@ -93,4 +106,26 @@ def run(argv: Sequence[str], console: Console) -> int:
             rows = active_run.evaluate(evaluated_policy, 0)
     print_results(console, rows)
     console.print(f"run {folder}", soft_wrap=True)
+    return 1 if any(row.errors for row in rows) else 0
+
+
+def _measure_control_policy(config: EvalConfig, resume: Path | None, console: Console) -> int:
+    """Measures a policy over numbers; returns the exit code: 1 where an episode could not be scored."""
+    worlds = load_control_worlds(config.worlds)
+    print_world_notes(console, worlds)
+    panel_size = count_panel_episodes(worlds, config.panel)
+    policies = {name: load_control_policy(config.policy, world, device=config.device) for name, world in worlds.items()}
+    setup = RunSetup(
+        resume or choose_run_folder("eval", config.output_dir),
+        worlds,
+        RunRecord("eval", config, config.seed, ("base",)),
+        panel=config.panel.make_panel(temperature=config.temperature),
+        threads=config.threads,
+        plan=(PlannedStage("evaluate", panel_size),),
+        backend_factory=make_backend_factory(config.device),
+    )
+    with open_run(setup, console) as active_run:
+        rows = cast("Run[TeamModel]", active_run).evaluate(next(iter(policies.values())), 0)
+    print_results(console, rows)
+    console.print(f"run {setup.folder}", soft_wrap=True)
     return 1 if any(row.errors for row in rows) else 0

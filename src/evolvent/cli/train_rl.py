@@ -34,6 +34,8 @@ from evolvent.cli.run_setup import (
     write_report,
 )
 from evolvent.cli.settings import AnyCommand, Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.train_control import is_control_request
+from evolvent.cli.train_control import run as run_control
 from evolvent.config import Config
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
@@ -211,6 +213,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     if name is None:
         console.print(_format_usage(), soft_wrap=True)
         return 0
+    if name == "ppo" and is_control_request(method_argv):
+        return run_control(method_argv, console)
     method = _load_method(name)
     args = parse_command(make_command(name, method), method_argv, console)
     if args is None:

@@ -184,6 +184,17 @@ class EndedEpisodes:
     lengths: NDArray[np.int64]
     success: Bools | None
 
+    def summarize(self) -> dict[str, float]:
+        """Returns the metrics of the episodes that ended; only their number where none did."""
+        if not len(self.returns):
+            return {"episodes": 0.0}
+        summary = {
+            "episodes": float(len(self.returns)),
+            "episode_return": float(self.returns.mean()),
+            "episode_length": float(self.lengths.mean()),
+        }
+        return summary if self.success is None else {**summary, "success": float(self.success.mean())}
+
 
 def collect_ended(rollout: ArrayRollout, running: Floats) -> tuple[EndedEpisodes, Floats]:
     """Returns the episodes that ended, without lost ones, and the returns so far of the running episodes.

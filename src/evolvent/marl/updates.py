@@ -271,6 +271,11 @@ class TeamLearner:
         """Returns the network."""
         return self.policy.model
 
+    def set_learning_rate(self, lr: float) -> None:
+        """Sets the learning rate of the next updates."""
+        for optimizer in self.optimizers:
+            optimizer.adam.param_groups[0]["lr"] = lr
+
     def update(self, rollout: ArrayRollout) -> dict[str, float]:
         """Updates the network from one rollout; returns means of its metrics.
 
@@ -306,6 +311,7 @@ class TeamLearner:
         self.model.train()
         steps = self._update_sequentially(buffer) if self.model.shape.kind == "happo" else self._update_jointly(buffer)
         self.model.eval()
+        self.model.update_scales(buffer.observations.observation)
         self.updates += 1
         names = {name: None for step in steps for name in step}
         return {name: float(np.mean([step[name] for step in steps if name in step])) for name in names} | {

@@ -23,20 +23,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from evolvent.config import Config, redact
-from evolvent.errors import ConfigError, Problem, WorldError
+from evolvent.errors import ConfigError, Problem
 from evolvent.identity import version_1_text, version_1_values
 from evolvent.marl.updates import TeamUpdateConfig
 from evolvent.worlds.teams.base import Resumable, TeamBatch
 
 if TYPE_CHECKING:
-    from evolvent.marl.checkpoint import TeamState
     from evolvent.marl.policy import TeamPolicy
-    from evolvent.marl.rollout import EndedEpisodes
-    from evolvent.rollout.teams import TeamCollector
 
 __all__ = ["PRESETS", "MATConfig", "TrainedTeam", "mat"]
 
@@ -185,6 +181,7 @@ def mat(
     from evolvent.marl.updates import TeamLearner
     from evolvent.models.placement import find_device
     from evolvent.models.team_files import load_team, make_team
+    from evolvent.rollout.teams import resume_collector
 
     if batch.size != config.rows:
         raise ConfigError("wrong batch size", value=batch.size, expected=f"{config.rows} rows")
@@ -211,13 +208,15 @@ def mat(
     }
     state = read_state(folder / _STATE_FILE, learner, settings=settings) if folder else None
     state = state or TeamState(decisions=0, first=0, running=np.zeros(batch.size), batch=None, history=())
-    collector, running = _resume_collector(batch, state, config.seed)
+    collector, running = resume_collector(
+        batch, first=state.first, running=state.running, snapshot=state.batch, seed=config.seed
+    )
     while state.decisions < config.decisions:
         rollout = collector.collect(policy, config.steps)
         metrics = learner.update(rollout)
         ended, running = collect_ended(rollout, running)
         decisions = state.decisions + config.rows * config.steps
-        row = {"decisions": float(decisions), **metrics, **_summarize_episodes(ended)}
+        row = {"decisions": float(decisions), **metrics, **ended.summarize()}
         state = TeamState(
             decisions=decisions,
             first=int(rollout.last.number.max()) + 1,
@@ -230,33 +229,3 @@ def mat(
         if folder and (learner.updates % config.keep_every == 0 or decisions >= config.decisions):
             write_state(folder / _STATE_FILE, learner, state, settings=settings)
     return TrainedTeam(policy, state.history)
-
-
-def _resume_collector(batch: TeamBatch, state: TeamState, seed: int) -> tuple[TeamCollector, NDArray[np.float64]]:
-    """Returns a collector in the state of a training, and the returns so far of its running episodes.
-
-    Episodes that were not saved, or that an environment does not replay identically, start again: the training
-    continues, but not bit for bit.
-    """
-    from evolvent.rollout.teams import TeamCollector
-
-    collector = TeamCollector(batch, first=state.first, seed=seed)
-    if state.batch is not None:
-        try:
-            collector.restore(state.batch)
-        except WorldError:
-            return TeamCollector(batch, first=state.first, seed=seed), np.zeros(batch.size)
-        return collector, state.running
-    return collector, np.zeros(batch.size)
-
-
-def _summarize_episodes(ended: EndedEpisodes) -> dict[str, float]:
-    """Returns the metrics of the episodes that ended; only their number where none did."""
-    if not len(ended.returns):
-        return {"episodes": 0.0}
-    summary = {
-        "episodes": float(len(ended.returns)),
-        "episode_return": float(ended.returns.mean()),
-        "episode_length": float(ended.lengths.mean()),
-    }
-    return summary if ended.success is None else {**summary, "success": float(ended.success.mean())}

@@ -21,7 +21,7 @@ from evolvent.errors import BatchMismatch, ConfigError, Problem, unknown_name_pr
 
 __all__ = ["ActionHead", "EvaluatedActions", "SampledActions", "TeamInputs", "TeamKind", "TeamModel", "TeamShape"]
 
-TeamKind = Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"]
+TeamKind = Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo", "mlp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,8 @@ class TeamShape:
     """The architecture of a team policy: JSON values only, stored beside its weights.
 
     Attributes:
-        kind: the network. "mat"; its ablations "mat_encoder", "mat_decoder", "mat_gru"; "mat_dec"; "mappo"; "happo".
+        kind: the network. "mat"; its ablations "mat_encoder", "mat_decoder", "mat_gru"; "mat_dec"; "mappo"; "happo";
+            "mlp", a policy over numbers.
         agents: n that it was made for; only "mat_dec" and "happo" without `share` have weights of single agents.
         observation: O. state: numbers of a central state, which only MAPPO's and HAPPO's critics read; 0: none.
         sizes: choices of each part of a discrete action. dim: numbers of a continuous one. Exactly one of the two.
@@ -137,6 +138,9 @@ class TeamModel(nn.Module):
     def values(self, inputs: TeamInputs) -> Tensor:
         """Computes the critic's values `[B, n]` before any decision."""
         raise NotImplementedError
+
+    def update_scales(self, observation: Tensor) -> None:
+        """Learns the scale of observations `[N, n, O]` after an update, where the network standardizes them."""
 
     def check(self, inputs: TeamInputs) -> None:
         """Checks that inputs belong to this policy's spaces.

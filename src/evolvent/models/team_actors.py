@@ -4,6 +4,8 @@ MAT-Dec (arXiv 2205.14953): the encoder of MAT as critic, an MLP as actor. MAPPO
 for all agents. HAPPO (arXiv 2109.11251): an actor for each. The last two have a critic with information of
 training alone: the central state, or, where there is none, the mean of the team's observations. So every critic
 fits teams of any size. All actors have the shape of the published MAT-Dec's.
+
+`ControlModel` is the policy of a single agent over numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from evolvent.models.mat import build_head
 from evolvent.models.team_actions import ActionHead, EvaluatedActions, SampledActions, TeamInputs, TeamModel, TeamShape
 from evolvent.models.trunk import Trunk, TrunkShape, orthogonal_
 
-__all__ = ["TeamActors", "team_mlp"]
+__all__ = ["ControlModel", "TeamActors", "team_mlp"]
 
 
 def team_mlp(inputs: int, width: int, outputs: int) -> nn.Sequential:
@@ -149,3 +151,82 @@ class TeamActors(TeamModel):
         if not isinstance(action_head, ActionHead):
             raise TypeError(type(action_head))
         return action_head
+
+
+_LARGEST = 10.0  # of a standardized number
+
+
+class ControlModel(TeamModel):
+    """Two tanh layers each for the actor and the critic, over standardized observations: `kind` "mlp".
+
+    Observations are standardized by the mean and variance of all that were learned from (`update_scales`), which are
+    part of the weights.
+    """
+
+    count: Tensor
+    mean: Tensor
+    square: Tensor
+
+    def __init__(self, shape: TeamShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.actor = _build_mlp(shape.observation, shape.width, shape.outputs, gain=0.01)
+        self.critic = _build_mlp(shape.observation, shape.width, 1, gain=1.0)
+        self.head = ActionHead(shape)
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape.observation, dtype=torch.float64))
+        self.register_buffer("square", torch.zeros(shape.observation, dtype=torch.float64))  # sum of squared deviations
+
+    @torch.no_grad()
+    def update_scales(self, observation: Tensor) -> None:
+        """Adds observations `[N, n, O]` to the mean and the variance (Chan, Golub and LeVeque 1979).
+
+        >>> model = ControlModel(TeamShape(kind="mlp", agents=1, observation=1, sizes=(2,)))
+        >>> model.update_scales(torch.tensor([[[1.0]], [[3.0]]]))
+        >>> model.update_scales(torch.tensor([[[8.0]]]))
+        >>> float(model.mean), float(model.square / model.count)
+        (4.0, 8.666666666666666)
+        """
+        rows = observation.reshape(-1, observation.shape[-1]).double()
+        count, mean = float(len(rows)), rows.mean(0)
+        total, shift = self.count + count, mean - self.mean
+        self.square += (rows - mean).square().sum(0) + shift.square() * self.count * count / total
+        self.mean += shift * count / total
+        self.count.copy_(total)
+
+    def _standardize(self, observation: Tensor) -> Tensor:
+        if not self.count:
+            return observation
+        deviation = (self.square / self.count).sqrt().clamp(min=1e-6)
+        return ((observation - self.mean) / deviation).clamp(-_LARGEST, _LARGEST).to(observation.dtype)
+
+    def values(self, inputs: TeamInputs) -> Tensor:
+        """Computes the critic's values `[B, n]`."""
+        self.check(inputs)
+        values: Tensor = self.critic(self._standardize(inputs.observation)).squeeze(-1)
+        return values
+
+    @torch.no_grad()
+    def act(self, inputs: TeamInputs, uniform: Tensor, *, greedy: bool = False) -> SampledActions:
+        """Samples actions, or takes the likeliest."""
+        self.check(inputs)
+        observation = self._standardize(inputs.observation)
+        actions, logp = self.head.sample(self.actor(observation), uniform, inputs.available, greedy=greedy)
+        return SampledActions(actions, logp, self.critic(observation).squeeze(-1))
+
+    def evaluate(self, inputs: TeamInputs, actions: Tensor) -> EvaluatedActions:
+        """Computes log-probabilities, entropies and values of actions."""
+        observation = self._standardize(inputs.observation)
+        logp, entropy = self.head.evaluate(self.actor(observation), actions, inputs.available)
+        return EvaluatedActions(logp, entropy, self.critic(observation).squeeze(-1))
+
+
+def _build_mlp(inputs: int, width: int, outputs: int, *, gain: float) -> nn.Sequential:
+    hidden_gain = math.sqrt(2.0)
+    return nn.Sequential(
+        orthogonal_(nn.Linear(inputs, width), hidden_gain),
+        nn.Tanh(),
+        orthogonal_(nn.Linear(width, width), hidden_gain),
+        nn.Tanh(),
+        orthogonal_(nn.Linear(width, outputs), gain),
+    )

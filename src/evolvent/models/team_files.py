@@ -17,7 +17,7 @@ from evolvent.errors import ConfigError, CorruptRecord, Incomplete, ShapeMismatc
 from evolvent.files import write_atomic
 from evolvent.models.mat import MultiAgentTransformer
 from evolvent.models.team_actions import TeamModel, TeamShape
-from evolvent.models.team_actors import TeamActors
+from evolvent.models.team_actors import ControlModel, TeamActors
 
 __all__ = ["load_team", "make_team", "save_team"]
 
@@ -29,6 +29,8 @@ def make_team(shape: TeamShape, *, seed: int) -> TeamModel:
     """Builds an untrained policy; the same seed gives the same policy, and torch's random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if shape.kind == "mlp":
+            return ControlModel(shape)
         transformer = MultiAgentTransformer(shape) if shape.kind.startswith("mat") and shape.kind != "mat_dec" else None
         return TeamActors(shape) if transformer is None else transformer
 

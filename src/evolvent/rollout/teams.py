@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord
+from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord, WorldError
 from evolvent.stats import paired_interval
 from evolvent.trajectory import (
     Array,
@@ -41,7 +41,7 @@ from evolvent.worlds.teams.base import (
 if TYPE_CHECKING:  # the array rollout lives where it is learned from, and that room needs torch
     from evolvent.marl.rollout import ArrayRollout, TeamPlayer
 
-__all__ = ["TeamCollector", "extract_trajectories", "outcome_row", "play_episodes", "record_scenes"]
+__all__ = ["TeamCollector", "extract_trajectories", "outcome_row", "play_episodes", "record_scenes", "resume_collector"]
 
 
 class TeamCollector:
@@ -129,6 +129,36 @@ class TeamCollector:
             )
         self.view = self.batch.restore({name: array for name, array in state.items() if name != "collector_lost"})
         self.lost = int(state["collector_lost"])
+
+
+def resume_collector(
+    batch: TeamBatch,
+    *,
+    first: int,
+    running: NDArray[np.float64],
+    snapshot: Mapping[str, Array] | None,
+    seed: int,
+) -> tuple[TeamCollector, NDArray[np.float64]]:
+    """Returns a collector in the state of a training, and the returns so far of its running episodes.
+
+    Episodes that were not saved, or that an environment does not replay identically, start again: the training
+    continues, but not bit for bit.
+
+    Args:
+        batch: The batch.
+        first: A number greater than that of every episode so far.
+        running: `[E]`, returns so far of the running episodes.
+        snapshot: Of the collector; None: its episodes start again.
+        seed: Seed of the player's draws.
+    """
+    collector = TeamCollector(batch, first=first, seed=seed)
+    if snapshot is not None:
+        try:
+            collector.restore(snapshot)
+        except WorldError:
+            return TeamCollector(batch, first=first, seed=seed), np.zeros(batch.size)
+        return collector, running
+    return collector, np.zeros(batch.size)
 
 
 def _stack_views(views: Sequence[TeamView]) -> dict[str, Any]:

@@ -325,9 +325,9 @@ def summarize_training(data: ReportData) -> TrainingSummary | None:
 
 
 def _requested_iterations(config: Mapping[str, Any]) -> int | None:
-    setting: Any = config
-    for name in ("rl", "practice", "iterations"):
-        setting = setting.get(name) if isinstance(setting, Mapping) else None
+    setting: Any = config.get("rl")
+    practice = setting.get("practice", setting) if isinstance(setting, Mapping) else None
+    setting = practice.get("iterations") if isinstance(practice, Mapping) else None
     return setting if isinstance(setting, int) and not isinstance(setting, bool) and 0 < setting < 2**53 else None
 
 

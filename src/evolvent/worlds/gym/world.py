@@ -39,7 +39,7 @@ from evolvent.worlds.gym.spaces import ActionText, ObservationText, split_words
 from evolvent.worlds.panel import Candidate, Sizes
 from evolvent.worlds.teams.parallel import ForeignEnv
 
-__all__ = ["GymnasiumEnv", "GymnasiumWorld", "open_gymnasium_world"]
+__all__ = ["GYMNASIUM", "GymnasiumEnv", "GymnasiumWorld", "open_gymnasium_world"]
 
 GYMNASIUM = Extra("gymnasium", "gymnasium", "an environment of Gymnasium")
 _DEFAULT_HORIZON = 1000  # steps of an episode, where the environment sets no limit

@@ -17,7 +17,7 @@ from evolvent.errors import BatchMismatch, ConfigError, EnvLost, NonFinite, Worl
 from evolvent.trajectory import Array, JsonObject
 from evolvent.worlds.teams.base import Actions, Continuous, Discrete, Multi, TeamSpec, TeamView, check_view
 
-__all__ = ["ByAgent", "ForeignEnv", "Parallel", "ParallelRow", "Row", "RowState", "Space"]
+__all__ = ["ByAgent", "ForeignEnv", "Parallel", "ParallelRow", "Row", "RowState", "Space", "box_bounds"]
 
 Share = Literal["mean", "sum"]
 _OPEN_WIDTH = 2.0  # of the range of an action without one of its bounds
@@ -138,7 +138,7 @@ class ParallelRow:
         self._widths = [_observation_width(env.observation_space(name)) for name in self.names]
         self._spaces = [env.action_space(name) for name in self.names]
         self._sizes = [_action_sizes(space) for space in self._spaces]
-        self._bounds = [_box_bounds(space) for space in self._spaces]
+        self._bounds = [box_bounds(space) for space in self._spaces]
         self.spec = TeamSpec(
             agents=len(self.names),
             observation=max(self._widths) + len(self.names) * identity,
@@ -323,7 +323,7 @@ def _action_sizes(space: Any) -> list[int]:
     return [int(size) for size in np.asarray(space.nvec).reshape(-1)] if kind == "MultiDiscrete" else [0]
 
 
-def _box_bounds(space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def box_bounds(space: Space) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns (lower bound, half the range) of a box; empty for other spaces.
 
     Without bounds the range is -1 to 1; with one bound it has the same width and ends there, so that every action lies
