@@ -203,3 +203,8 @@ def test_all_stands_for_every_embedded_world():
 def test_wrong_options_are_one_sentence(name, said):
     with pytest.raises(EvolventError, match=said):
         registry.load_world(name)
+
+
+def test_a_team_among_worlds_is_answered_with_its_command():
+    with pytest.raises(ConfigError, match=r"teams learn by: evolvent train mat pettingzoo:mpe2.simple_v3"):
+        registry.load_world("pettingzoo:mpe2.simple_v3")

@@ -23,7 +23,7 @@ def test_list(capsys):
     names = [line.split()[0] for line in shown.splitlines() if line[:1].isalpha()]
     embedded = (
         "academia agentgym alfworld arithmetic babyai backoffice bfcl code countdown crafting datasci deduction "
-        "entailment functions graded gridworld "
+        "entailment functions graded gridworld gymnasium "
         "household http https kitchen lookup maths maze microwave minigrid movie openenv plume preference problems "
         "prompts reading reasoning rules sciworld searchqa sheet sql textarena textcraft textworld todo weather "
         "webreplay wordle workshop"

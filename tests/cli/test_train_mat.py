@@ -183,3 +183,51 @@ def test_what_cannot_be(tmp_path):
         said(["chain", "--agents", "99", "--to", str(tmp_path / "b")])
     with pytest.raises(ConfigError, match="tier"):
         said(["climbing", "--tier", "longer", "--to", str(tmp_path / "c")])
+
+
+def test_an_environment_of_pettingzoo_is_a_team_by_name(tmp_path):
+    pytest.importorskip("pygame")
+    name = "pettingzoo:butterfly/knights_archers_zombies-v11?max_cycles=6&num_archers=1"
+    words = [name, "--horizon", "6", "--episodes", "2", "--mat.rows", "2", "--mat.steps", "6", "--mat.decisions", "24"]
+    shown = said([*words, "--mat.update.minibatches", "1", "--to", str(tmp_path / "run")])
+    assert "knights_archers_zombies-v11" in shown
+    world = make_foreign_world(resolve(TrainMATConfig, overrides=["--world", name]))
+    (task,) = world.tasks("train", "seen")
+    assert (world.name, world.horizon) == ("team_pettingzoo", 1000)
+    assert task.spec["settings"] == {
+        "id": "butterfly/knights_archers_zombies-v11",
+        "arguments": {"max_cycles": 6, "num_archers": 1},
+    }
+    assert world.batch([task], 1).spec.agents == 3  # one archer, two knights
+
+
+def test_a_module_with_a_parallel_environment_is_a_team_by_name(tmp_path, monkeypatch):
+    (tmp_path / "my_chain_v0.py").write_text(
+        "from evolvent.worlds.teams.as_parallel import as_parallel\n"
+        "from evolvent.worlds.teams.games import GameWorld\n"
+        "def parallel_env(rounds):\n"
+        "    world = GameWorld('chain', rounds=rounds)\n"
+        "    return as_parallel(world, world.tasks('train', 'seen')[0])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    world = make_foreign_world(resolve(TrainMATConfig, overrides=["--world", "pettingzoo:my_chain_v0?rounds=3"]))
+    batch = world.batch(world.tasks("test", "seen"), 2)
+    assert batch.spec.agents >= 2 and batch.reset([0, 1]).alive.all()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pettingzoo", "pettingzoo needs the id of an environment"),
+        ("pettingzoo:no.such_module_v1", "unknown environment 'no.such_module-v1'"),
+        ("pettingzoo:classic/rps-v9", "unknown environment 'classic/rps-v9' .did you mean 'classic/rps-v2'"),
+        ("pettingzoo:classic/tictactoe-v3", "has no parallel environment: its agents take turns"),
+        ("pettingzoo:json", "json has no parallel environment"),
+        ("pettingzoo:classic/rps_v2?zombies=3", "cannot be made: TypeError"),
+        ("rescue:3", "unknown world 'rescue:3'"),
+    ],
+)
+def test_a_name_that_is_no_environment_of_pettingzoo_is_refused(name, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        run(["mat", name, "--to", str(tmp_path / "run")], Console(file=io.StringIO()))
+    assert not (tmp_path / "run").exists()

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import evolvent as ev
-
 from evolvent.errors import ConfigError, HashMismatch, Incomplete
 from evolvent.models import fetch
 from evolvent.models.catalog import CATALOG, count_parameters, hub_folder, list_hub_models, locate_model, models_folder

@@ -182,4 +182,4 @@ def test_without_the_package(monkeypatch):
     missing = ForeignWorld("foraging", horizon=5)
     with pytest.raises(MissingExtra, match=r"evolvent\[marl\]"):
         missing.batch(missing.tasks("train", "seen"), 1)
-    assert set(PACKAGES) | {"parallel"} == set(MAKERS)
+    assert set(PACKAGES) | {"parallel", "pettingzoo"} == set(MAKERS)

@@ -136,6 +136,8 @@ def is_world_file(name: str) -> bool:
 def unknown_world_problem(name: str, names: Iterable[str]) -> Problem:
     """Returns the problem of an unknown world; it names the form of a file where there is one of that name."""
     problem = unknown_name_problem("world", name, names)
+    if name.startswith("pettingzoo:"):
+        return replace(problem, hint=f"teams learn by: evolvent train mat {name}")
     file = f"{name.partition(':')[0]}.py"
     return replace(problem, hint=f"for the world of a file write {file}:CLASS") if Path(file).is_file() else problem
 

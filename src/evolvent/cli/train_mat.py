@@ -13,6 +13,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl
 
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
@@ -58,6 +59,7 @@ FOREIGN_WORLDS: Mapping[str, int] = {
     "particles": 25,
     "vmas": 100,
     "parallel": 1000,
+    "pettingzoo": 1000,
 }
 """The makers of `worlds.teams.extras` (extra `marl`), and the steps of an episode where no horizon is given."""
 
@@ -98,7 +100,8 @@ class TrainMATConfig(DeviceConfig):
     @field_validator("world")
     @classmethod
     def _check_world(cls, name: str) -> str:
-        if name not in (*TEAM_WORLDS, *FOREIGN_WORLDS):
+        base, colon, _ = name.partition(":")
+        if base not in (*TEAM_WORLDS, *FOREIGN_WORLDS) or (colon and base != "pettingzoo"):
             problem = unknown_name_problem("world", name, (*TEAM_WORLDS, *FOREIGN_WORLDS))
             raise ValueError(f"{problem.what} ({problem.hint})")
         return name
@@ -108,7 +111,7 @@ class TrainMATConfig(DeviceConfig):
         """Checks settings of worlds of the extra without importing their packages, and refuses them for other
         worlds.
         """
-        if self.world in FOREIGN_WORLDS:
+        if _is_foreign(self.world):
             make_foreign_world(self)
             return self
         foreign_settings = [name for name in ("settings", "horizon", "disabled", "workers") if getattr(self, name)]
@@ -174,9 +177,28 @@ def make_foreign_world(config: TrainMATConfig) -> ForeignWorld:
     if config.agents is not None:
         settings["agents"] = config.agents
     row = {"disabled": list(config.disabled)} if config.disabled else None
-    return ForeignWorld(
-        config.world, horizon=config.horizon or FOREIGN_WORLDS[config.world], settings=settings, row=row
-    )
+    maker, _, option = config.world.partition(":")
+    if maker == "pettingzoo":
+        settings |= _parse_pettingzoo(option)
+    return ForeignWorld(maker, horizon=config.horizon or FOREIGN_WORLDS[maker], settings=settings, row=row)
+
+
+def _is_foreign(world: str) -> bool:
+    return world.partition(":")[0] in FOREIGN_WORLDS
+
+
+def _parse_pettingzoo(option: str) -> dict[str, Any]:
+    """Parses `ID?key=value&...`: the keys are arguments of the environment.
+
+    >>> _parse_pettingzoo("mpe2.simple_spread_v3?N=4")
+    {'id': 'mpe2.simple_spread_v3', 'arguments': {'N': 4}}
+    """
+    env_id, _, query = option.partition("?")
+    if not env_id:
+        hint = "for example pettingzoo:butterfly/knights_archers_zombies-v11"
+        raise ConfigError([Problem("world", "pettingzoo needs the id of an environment", hint)])
+    arguments = {name: _parse_value(text) for name, text in parse_qsl(query, keep_blank_values=True)}
+    return {"id": env_id, "arguments": arguments}
 
 
 def _parse_value(text: str) -> Any:
@@ -192,7 +214,7 @@ def _make_batch(config: TrainMATConfig, split: str, rows: int) -> TeamBatch:
     package.
     """
     tasks = _list_tasks(config, split)
-    if config.world not in FOREIGN_WORLDS:
+    if not _is_foreign(config.world):
         return make_team_world(config.world).batch(tasks, rows)
     from evolvent.rollout.team_workers import ProcessRows
     from evolvent.worlds.teams.extras import make_row
@@ -229,10 +251,10 @@ def _list_tasks(config: TrainMATConfig, split: str) -> list[Any]:
 
     Training prefers the training and development panels to the test panel; the measurement prefers the test panel.
     """
-    world = make_foreign_world(config) if config.world in FOREIGN_WORLDS else make_team_world(config.world)
+    world = make_foreign_world(config) if _is_foreign(config.world) else make_team_world(config.world)
     if config.tier not in world.tiers:
         raise ConfigError([unknown_name_problem("tier", config.tier, world.tiers)])
-    if config.world in FOREIGN_WORLDS:
+    if _is_foreign(config.world):
         return list(world.tasks(split, config.tier))  # one task a split; how many agents is a setting
     panels = ("train", "dev", "test") if split == "train" else ("test", "dev", "train")
     panel_tasks = [world.tasks(name, config.tier) for name in panels]
@@ -280,7 +302,7 @@ def _measure_team(folder: Path, config: TrainMATConfig, trained: TrainedTeam, co
     from evolvent.view.teams import team_page
     from evolvent.worlds.teams.base import SupportsScenes
 
-    world = make_foreign_world(config) if config.world in FOREIGN_WORLDS else make_team_world(config.world)
+    world = make_foreign_world(config) if _is_foreign(config.world) else make_team_world(config.world)
     tasks = _list_tasks(config, "test")
     decisions = int(trained.history[-1]["decisions"])
     with closing(_make_batch(config, "test", min(config.mat.rows, config.episodes))) as batch:

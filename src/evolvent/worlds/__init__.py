@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from evolvent.worlds.reasoning.rules import Rules as Rules
     from evolvent.worlds.searchqa.world import SearchQA as SearchQA
     from evolvent.worlds.sql.world import SqlWorld as SqlWorld
+    from evolvent.worlds.teams.as_parallel import as_parallel as as_parallel
     from evolvent.worlds.tools.academia import Academia as Academia
     from evolvent.worlds.tools.movie import Movie as Movie
     from evolvent.worlds.tools.sheet import Sheet as Sheet
@@ -104,6 +105,7 @@ __getattr__, __dir__, __all__ = lazy_namespace(
         "reasoning.rules": ("Rules",),
         "searchqa.world": ("SearchQA",),
         "sql.world": ("SqlWorld",),
+        "teams.as_parallel": ("as_parallel",),
         "tools.academia": ("Academia",),
         "tools.movie": ("Movie",),
         "tools.sheet": ("Sheet",),

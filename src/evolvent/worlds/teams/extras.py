@@ -8,6 +8,7 @@
 | particles | mpe2 | the multi-agent particle environments; continuous or discrete |
 | vmas | vmas | two-dimensional physics in torch; continuous |
 | parallel | - | any PettingZoo parallel environment: `module:function` that creates one |
+| pettingzoo | pettingzoo, or any | an id of its registry, or the `parallel_env` of a module |
 
 Robots of multi-agent MuJoCo whose agents all observe the whole robot; the joints are divided among the agents.
 
@@ -18,15 +19,17 @@ more than the physics of a small robot; tests verify that both are equal.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from evolvent.errors import ConfigError, EnvLost, NonFinite, boundary, unknown_name_problem
+from evolvent.errors import ConfigError, EnvLost, NonFinite, Problem, boundary, unknown_name_problem
 from evolvent.trajectory import Array, Json, JsonObject, Task
 from evolvent.worlds.extras.wrapped import Extra
 from evolvent.worlds.panel import check_names
@@ -371,6 +374,40 @@ def _make_parallel(*, make: str, arguments: Mapping[str, Any] | None = None) -> 
     return env
 
 
+def _make_pettingzoo(*, id: str, arguments: Mapping[str, Any] | None = None) -> Parallel:
+    """Creates an environment of PettingZoo's registry, or the `parallel_env` of a module.
+
+    Raises:
+        ConfigError: an unknown id, an environment whose agents take turns, or arguments that it refuses.
+    """
+    pettingzoo = _extra("pettingzoo", "PettingZoo's environments").load_module("pettingzoo")
+    registry_id = re.sub(r"_v(?=\d+$)", "-v", id)
+    parallel_ids, turn_ids = (getattr(pettingzoo, f"{kind}_registry", {}) for kind in ("parallel", "aec"))
+    module = id.replace("/", ".")
+    with boundary(ConfigError, f"pettingzoo:{id} cannot be made"):
+        if registry_id in parallel_ids:
+            env: Parallel = pettingzoo.make("parallel", registry_id, **(arguments or {}))
+            return env
+        loaded = import_module(module) if registry_id not in turn_ids and _exists(module) else None
+        if hasattr(loaded, "parallel_env"):
+            made: Parallel = loaded.parallel_env(**(arguments or {}))
+            return made
+    if registry_id in turn_ids or loaded is not None:
+        message = f"{id} has no parallel environment: its agents take turns"
+        raise ConfigError([Problem("pettingzoo", message, "choose an environment whose agents act at once")])
+    problem = unknown_name_problem("environment", registry_id, parallel_ids, location="pettingzoo")
+    if "did you mean" not in problem.hint:
+        problem = Problem(problem.where, problem.what, "one of another package is a module, as mpe2.simple_spread_v3")
+    raise ConfigError([problem])
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # a parent that does not exist, or an empty name
+        return False
+
+
 MAKERS: Mapping[str, tuple[Callable[..., Parallel], JsonObject]] = {
     "mamujoco": (_make_mamujoco, {"identity": True}),
     "foraging": (_make_foraging, {"share": "sum"}),
@@ -378,6 +415,7 @@ MAKERS: Mapping[str, tuple[Callable[..., Parallel], JsonObject]] = {
     "particles": (_make_particles, {"share": "mean"}),
     "vmas": (_make_vmas, {"share": "mean"}),
     "parallel": (_make_parallel, {"share": "mean"}),
+    "pettingzoo": (_make_pettingzoo, {"share": "mean"}),
 }
 _ROW_SETTINGS = ("horizon", "share", "identity", "disabled", "success", "masked")
 
