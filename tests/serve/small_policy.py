@@ -38,10 +38,12 @@ class Served:
 
 
 @contextmanager
-def policy_server(policy, *, engine=None, access=None, port=0, recorder=None, **settings) -> Iterator[Served]:
+def policy_server(
+    policy, *, engine=None, access=None, port=0, recorder=None, reload=None, **settings
+) -> Iterator[Served]:
     """Serve a policy on a free port; stopped at the end."""
     generator = Generator(policy, engine or ev.LocalEngine(policy, slots=16), **settings)
-    face = PolicyDialect(generator, NAME, recorder=recorder)
+    face = PolicyDialect(generator, NAME, recorder=recorder, reload=reload)
     app = build_policy_app(face, access=access or Access())
     listener = listen("127.0.0.1", port)
     served = Served(face, listening_url(listener) + "/v1")

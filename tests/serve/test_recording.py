@@ -66,10 +66,10 @@ class Recording:
 
 
 @contextmanager
-def recording(policy, folder, *, reward=None, **settings):
+def recording(policy, folder, *, reward=None, reload=None, **settings):
     with Store.open(folder, writing=True) as store:
         recorder = SessionRecorder(store, reward=reward, **settings)
-        with policy_server(policy, recorder=recorder) as served:
+        with policy_server(policy, recorder=recorder, reload=reload) as served:
             server = Recording(served, folder)
             with server.http, server.client:
                 yield server
@@ -243,6 +243,28 @@ def test_a_client_that_leaves_in_mid_stream_keeps_what_was_played(policy, tmp_pa
     sequences = flatten([trajectory], policy.dialect, instructions=lambda task: "", context=256).sequences
     learned = sum(int((sequence.weight != 0).sum()) for sequence in sequences)
     assert learned == sum(len(reply.choices[0].token_ids) for reply in (first, again))
+
+
+def test_new_weights_wait_for_recorded_streams(policy, tmp_path):
+    word_policy(seed=9).next_version().save(tmp_path / "root" / "later")
+    with recording(policy, tmp_path / "store", reload=tmp_path / "root") as server:
+        stream = server.client.chat.completions.create(
+            model=NAME, messages=QUESTION, stream=True, max_tokens=100, temperature=50.0, seed=5
+        )
+        chunks = [next(iter(stream))]
+        url = server.url.removesuffix("/v1") + "/update_weights_from_disk"
+        loads = []
+        load = threading.Thread(
+            target=lambda: loads.append(httpx2.post(url, json={"model_path": "later"}, timeout=60, trust_env=False))
+        )
+        load.start()
+        chunks += stream
+        load.join()
+        reply, _ = server.chat(QUESTION)
+    assert len({chunk.system_fingerprint for chunk in chunks}) == 1, "the stream is whole, and of one version"
+    assert loads[0].json()["success"] and reply.system_fingerprint == loads[0].json()["system_fingerprint"]
+    versions = [[g.policy_version for g in trajectory.generations] for trajectory in server.stored().values()]
+    assert versions == [[0], [1]]
 
 
 def test_a_whole_stream_is_recorded_like_a_whole_reply(server):

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from pydantic import Field, field_validator
 from rich.console import Console
@@ -35,7 +35,13 @@ _COMMAND_OPTIONS = ("--preset", "--config", "--resume")
 
 
 class WorldsConfig(Config):
-    """A configuration with worlds: their names are checked with all other settings, before anything is built."""
+    """A configuration with worlds: their names are checked with all other settings, before anything is built.
+
+    Attributes:
+        other_sources: beginnings of names, before a colon, that this command takes besides worlds.
+    """
+
+    other_sources: ClassVar[tuple[str, ...]] = ()
 
     worlds: tuple[str, ...] = Field(
         default=("crafting", "lookup"), description="the worlds to act in; FILE.py:CLASS for one of your own"
@@ -48,7 +54,7 @@ class WorldsConfig(Config):
         problems = [
             unknown_world_problem(name, descriptions)
             for name in names
-            if name.partition(":")[0] not in descriptions and not is_world_file(name)
+            if name.partition(":")[0] not in (*descriptions, *cls.other_sources) and not is_world_file(name)
         ]
         if problems:
             raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in problems))

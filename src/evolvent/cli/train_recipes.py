@@ -15,6 +15,7 @@ from pydantic import Field
 from evolvent.cli.registry import resolve_policy as policy_named
 from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.cli.training_data import EpisodeSummary, holds_episodes, read_data_rows, read_episodes
+from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.annotate import annotate
 from evolvent.learn.learner import TrainConfig
@@ -106,7 +107,7 @@ class RecipeInputs:
 
     def instructions(self, task: Task) -> str:
         """Returns the instructions that the agent reads first in a world."""
-        return self.worlds[task.world].instructions
+        return "" if task.world == RECORDED_WORLD else self.worlds[task.world].instructions
 
     def is_conversation(self, task: Task) -> bool:
         """Returns whether an episode is an imported conversation of a world that is not known here."""
@@ -114,6 +115,8 @@ class RecipeInputs:
 
     def render_step(self, task: Task, step: Step) -> str:
         """Returns the text of an agent for a step that no model wrote."""
+        if task.world == RECORDED_WORLD:
+            return str(step.action)
         return self.worlds[task.world].grammar.render(Parsed(str(step.action), step.thought))
 
     @property

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, create_model, model_validator
 from rich.console import Console
@@ -37,6 +39,7 @@ from evolvent.cli.settings import AnyCommand, Command, ModelConfig, WorldsConfig
 from evolvent.cli.train_control import is_control_request
 from evolvent.cli.train_control import run as run_control
 from evolvent.config import Config
+from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import TrainConfig
@@ -53,12 +56,15 @@ from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
+from evolvent.rl.trainer import RLConfig
 from evolvent.rollout.episode import collect
 from evolvent.run import Run
 from evolvent.scale.endpoint_backend import EndpointBackend
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions, recorded_task
 from evolvent.trajectory import Start, Task, Trajectory
+from evolvent.view.escape import show_hidden
 from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
 
@@ -120,6 +126,8 @@ class UpdateConfig(Config):
 class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
     """Settings of `evolvent train rl`, beside those of the method."""
 
+    other_sources: ClassVar[tuple[str, ...]] = (RECORDED_WORLD,)
+
     method: str = Field(default="poad", description="the method")
     policy: str = Field(
         default="xs", description="what to begin with: a size, a model (folder, GGUF file, name), or a run"
@@ -180,6 +188,7 @@ def _make_config_class(name: str, method: Method) -> type[TrainRLConfig]:
 
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # the environment variable that holds an endpoint's key
+_HIGH_MISMATCH = 0.1  # nats by which sampler and learner differ where they are not the same weights
 CLONE_CONFIG = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
 
 
@@ -203,7 +212,10 @@ def make_command(name: str, method: Method | None = None) -> AnyCommand:
         ConfigError: a method of another package that cannot be loaded.
     """
     method = method or _load_method(name)
-    description = f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations."
+    description = (
+        f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations. "
+        "--from_run RUN learns from recorded sessions (serve --record) in place of worlds."
+    )
     return Command("train rl", description, _make_config_class(name, method), resumes=True, free_settings=("device",))
 
 
@@ -216,9 +228,13 @@ def run(argv: Sequence[str], console: Console) -> int:
     if name == "ppo" and is_control_request(method_argv):
         return run_control(method_argv, console)
     method = _load_method(name)
-    args = parse_command(make_command(name, method), method_argv, console)
+    args = parse_command(make_command(name, method), _name_sessions(method_argv), console)
     if args is None:
         return 0
+    sessions_folder = _find_sessions(args.config)
+    if sessions_folder is not None:
+        sessions = RecordedSessions(sessions_folder)
+        return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
     config = _restrict_practice(fill_model_defaults(args.config, facts, console, policy=args.config.policy))
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
@@ -389,6 +405,164 @@ def _choose_tasks(worlds_by_name: Mapping[str, World], config: Any) -> tuple[lis
 
 def _has_expert(world: World, tasks: Sequence[Task]) -> bool:
     return bool(tasks) and world.expert(tasks[0]) is not None
+
+
+def _name_sessions(argv: Sequence[str]) -> list[str]:
+    """Replaces `--from_run RUN` in a command line by the name of a world, `sessions:RUN`.
+
+    >>> _name_sessions(["--from-run", "runs/agent", "--seed", "1"])
+    ['--worlds', '["sessions:runs/agent"]', '--seed', '1']
+    """
+    named: list[str] = []
+    remaining = list(argv)
+    while remaining:
+        word = remaining.pop(0)
+        name, equals_sign, value = word.partition("=")
+        if name.replace("-", "_") != "__from_run":
+            named.append(word)
+            continue
+        value = value if equals_sign or not remaining else remaining.pop(0)
+        if not value or any(other.partition("=")[0] == "--worlds" for other in argv):
+            message = "is given beside --worlds" if value else "missing value"
+            raise ConfigError([Problem("--from_run", message, "name one run of recorded sessions")])
+        named += ["--worlds", json.dumps([f"{RECORDED_WORLD}:{value}"])]
+    return named
+
+
+def _find_sessions(config: TrainRLConfig) -> Path | None:
+    """Returns the folder of the recorded sessions that take the place of worlds, if any."""
+    prefix = f"{RECORDED_WORLD}:"
+    names = [name for name in config.worlds if name.startswith(prefix)]
+    if names and len(config.worlds) > 1:
+        raise ConfigError([Problem("worlds", "sessions cannot be combined with worlds", "name one run alone")])
+    return Path(names[0].removeprefix(prefix)) if names else None
+
+
+def _run_recorded(
+    method_name: str,
+    method: Method,
+    config: Any,
+    *,
+    sessions: RecordedSessions,
+    resume: Path | None,
+    console: Console,
+) -> int:
+    """Trains on the recorded sessions; returns the exit code."""
+    config = _fill_policy(config, sessions.folder)
+    facts = read_model_facts(config.policy, adapter=config.adapter.kind)
+    config = fill_model_defaults(config, facts, console, policy=config.policy)
+    loaded_policy = resolve_policy(
+        config.policy, (), seed=config.seed, placement=config.placement, history=config.agent.history
+    )
+    config = _fit_practice(fill_history(config, loaded_policy, console), sessions, loaded_policy, console)
+    folder = resume or choose_run_folder("rl", config.output_dir)
+    practice: RLConfig = config.rl.practice
+    setup = RunSetup(
+        folder,
+        {},
+        RunRecord("train rl", config, config.seed, (method_name,), method_name),
+        slots=config.slots,
+        max_tokens=config.max_tokens,
+        threads=config.threads,
+        plan=[PlannedStage("practise", practice.iterations)],
+        rl_train=config.train.make_train_config(),
+        optimizer=OptimizerConfig(),
+        placement=config.placement,
+    )
+    console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
+    with _open_recorded_backend(config, sessions) as backend_factory:
+        setup = replace(setup, backend_factory=backend_factory)
+        with open_run(setup, console) as active_run, redraw_repeatedly(partial(write_report, folder)):
+            initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+            tasks = [recorded_task(sessions.folder)]
+            trained: Policy = method.call(initial, tasks, config=config.rl, run=active_run.arm(method_name))
+            trained.save(folder / "model")
+            for line in _describe_training(active_run):
+                console.print(show_hidden(line), soft_wrap=True)
+    console.print(show_hidden(f"model  {folder / 'model'}\nreport {folder / 'report.html'}"), soft_wrap=True)
+    return 0
+
+
+def _fill_policy(config: Any, folder: Path) -> Any:
+    """Returns the settings with the policy that was served, where none is named."""
+    if "policy" in config.model_fields_set:
+        return config
+    try:
+        served = json.loads((folder / "run.json").read_text(encoding="utf-8"))["config"]["policy"]
+    except (OSError, ValueError, KeyError, TypeError):
+        served = None
+    if not isinstance(served, str):
+        raise ConfigError(
+            [Problem("policy", "is missing", "name the model that was served while sessions were recorded")]
+        )
+    return config.model_copy(update={"policy": served})
+
+
+def _fit_practice(config: Any, sessions: RecordedSessions, policy: Policy, console: Console) -> Any:
+    """Returns the settings with iterations for which there are sessions, where no endpoint brings more.
+
+    Raises:
+        ConfigError: a method that does not take episodes from elsewhere, or too few sessions.
+    """
+    practice = getattr(config.rl, "practice", None)
+    if not isinstance(practice, RLConfig):
+        raise ConfigError([Problem("method", f"{config.method} does not learn from sessions", "use grpo")])
+    if practice.prefetch_rollouts or practice.restrict_to_admissible:
+        raise ConfigError([Problem("from_run", "sessions are recorded, not played", "leave out prefetch and choices")])
+    num_groups, left_out = sessions.count_usable(practice)
+    num_sessions = num_groups * practice.group_size + sum(left_out.values())
+    summary = f"{num_sessions} sessions in {sessions.folder}: {num_groups} groups of {practice.group_size} of one task"
+    console.print(show_hidden(summary + _describe_left_out(left_out)), soft_wrap=True)
+    if config.endpoint:
+        return config
+    if num_groups == 0:
+        hint = "record more sessions of each task, or lower --rl.practice.group_size"
+        raise ConfigError([Problem("from_run", f"{summary}{_describe_left_out(left_out)}", hint)])
+    tasks_per_iteration = min(practice.tasks_per_iteration, num_groups)
+    iterations = min(practice.iterations, num_groups // tasks_per_iteration)
+    oldest = min(generation.policy_version for session in sessions.read() for generation in session.generations)
+    fitted = practice.model_copy(
+        update={
+            "tasks_per_iteration": tasks_per_iteration,
+            "iterations": iterations,
+            "max_policy_lag": max(practice.max_policy_lag, policy.version + iterations - oldest),
+        }
+    )
+    return config.model_copy(update={"rl": config.rl.model_copy(update={"practice": fitted})})
+
+
+def _describe_left_out(left_out: Counter[str]) -> str:
+    return "".join(f"; {count} {reason}" for reason, count in left_out.most_common())
+
+
+@contextmanager
+def _open_recorded_backend(config: Any, sessions: RecordedSessions) -> Iterator[Callable[..., RecordedBackend]]:
+    """Yields the factory of the backend, with the endpoint that takes the weights, where there is one."""
+    if not config.endpoint:
+        yield partial(RecordedBackend, sessions=sessions)
+        return
+    key = os.environ.get(KEY_VARIABLE)
+    secret = SecretStr(key) if key else None
+    with endpoint_type(config.dialect)(config.endpoint, config.model, key=secret) as endpoint:
+        endpoint.check()
+        yield partial(RecordedBackend, sessions=sessions, endpoint=endpoint, handover=config.hand_over)
+
+
+def _describe_training(run: Run[Policy]) -> list[str]:
+    """Returns the returns of the first and the last iteration, and a warning where other weights had played."""
+    rows = [row for row in run.metrics("practise") if isinstance(row.get("return"), float)]
+    if not rows:
+        return []
+    first, last = rows[0], rows[-1]
+    returns = [f"{row['return']:.3f} in iteration {row['step']}" for row in (first, last)]
+    lines = [f"mean return {', '.join(returns)}"]
+    mismatch = first.get("mismatch")
+    if isinstance(mismatch, float) and mismatch > _HIGH_MISMATCH:
+        lines.append(
+            f"the recorded log-probabilities differ from those of the policy (mismatch {mismatch:.2g}): "
+            "check that --policy is the model that was served"
+        )
+    return lines
 
 
 def _format_usage() -> str:

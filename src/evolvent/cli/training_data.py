@@ -10,6 +10,7 @@ from evolvent.cli.record import read_recorded_worlds
 from evolvent.cli.registry import describe_worlds
 from evolvent.cli.runs import find_store
 from evolvent.data.tables import find_saved_files
+from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.learn.rows import Row
 from evolvent.learn.sources import file_digest, open_dataset, read_dataset_rows, read_file_rows
@@ -128,7 +129,8 @@ def unknown_world_problems(
     summaries: Iterable[EpisodeSummary], known_worlds: Mapping[str, World], data: Path
 ) -> list[Problem]:
     """Returns a problem for each world of episodes that is not known; imported conversations need none."""
-    names = sorted({s.world for s in summaries if not s.failed and not s.is_imported} - set(known_worlds))
+    worlds = {s.world for s in summaries if not s.failed and not s.is_imported}
+    names = sorted(worlds - set(known_worlds) - {RECORDED_WORLD})  # recorded sessions hold all that was read
     remainder = (
         [Problem(str(data), f"{len(names) - _MAX_UNKNOWN_WORLDS} more unknown worlds")]
         if len(names) > _MAX_UNKNOWN_WORLDS

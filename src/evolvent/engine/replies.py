@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from evolvent.errors import EndpointError, TokensMissing
 
-__all__ = ["FINGERPRINT", "SESSION_HEADER", "Reply", "Tokens", "read_reply"]
+__all__ = ["FINGERPRINT", "RECORDED_WORLD", "SESSION_HEADER", "Reply", "Tokens", "read_reply"]
 
 SESSION_HEADER = "x-session-id"  # names an episode: routers use it to find the replica that holds its prefix
+RECORDED_WORLD = "sessions"  # the world in the tasks of sessions that a server of ours recorded
 FINGERPRINT = re.compile(r"evolvent-v(\d+)-[0-9a-f]+")  # how a server of ours tells which version it serves
 _MAX_TOKEN_ID = 2**31
 _BROKEN = ("abort", "error")  # how vLLM and SGLang end what they did not write to its end

@@ -34,7 +34,7 @@ from evolvent.rollout.episode import BranchedStarts, FailureCounts, collect
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Trajectory, trajectory_name, unscored
 
-__all__ = ["EndpointBackend", "check_tokenizer", "write_plain"]
+__all__ = ["EndpointBackend", "check_tokenizer", "hand_over_weights", "write_plain"]
 
 _NUM_PROBED_TOKENS = 256  # tokens of the vocabulary, evenly spaced, that both sides must read alike
 _NUM_SNAPSHOTS = 2  # handed-over folders: the one that plays, and the one before
@@ -153,19 +153,8 @@ class EndpointBackend(LocalBackend):
             check_tokenizer(self.endpoint, policy)
             self._checked = True
         self._served_policy = None
-        folder = publish_snapshot(
-            self.handover, policy.version, lambda folder: write_plain(policy, folder), keep=_NUM_SNAPSHOTS
-        )
-        fingerprint = self.endpoint.load_weights(folder.resolve(), wait_s=self.handover_s)
-        version_match = FINGERPRINT.fullmatch(fingerprint)
-        if version_match is not None and int(version_match[1]) != policy.version:
-            raise WeightsChanged(
-                "the endpoint serves a different version than it received",
-                value=fingerprint,
-                expected=f"version {policy.version}",
-                hint="use the endpoint for one run at a time",
-            )
-        self._served_policy, self._has_version = policy, version_match is not None
+        self._has_version = hand_over_weights(policy, self.endpoint, self.handover, wait_s=self.handover_s)
+        self._served_policy = policy
 
     def _check_version(self, episode: Trajectory, version: int) -> Trajectory:
         """Returns the episode if this version wrote it; otherwise the episode as an error without a score."""
@@ -192,6 +181,31 @@ class EndpointBackend(LocalBackend):
         )
         record = ErrorRecord.of(error, at_step=len(episode.steps))
         return replace(episode, ended_by="error", error=record, score=unscored())
+
+
+def hand_over_weights(policy: Policy, endpoint: Endpoint, folder: Path, *, wait_s: float) -> bool:
+    """Writes the weights of a policy into a folder and lets the endpoint take them.
+
+    Args:
+        folder: the folder that both sides see.
+        wait_s: seconds until the endpoint serves the weights, including all retries.
+    Returns:
+        whether the endpoint tells which version it serves.
+    Raises:
+        WeightsChanged: it serves another version afterwards. EndpointError: it does not answer, or takes no weights.
+        CheckpointError, StoreError: as they are written.
+    """
+    snapshot = publish_snapshot(folder, policy.version, lambda target: write_plain(policy, target), keep=_NUM_SNAPSHOTS)
+    fingerprint = endpoint.load_weights(snapshot.resolve(), wait_s=wait_s)
+    version_match = FINGERPRINT.fullmatch(fingerprint)
+    if version_match is not None and int(version_match[1]) != policy.version:
+        raise WeightsChanged(
+            "the endpoint serves a different version than it received",
+            value=fingerprint,
+            expected=f"version {policy.version}",
+            hint="use the endpoint for one run at a time",
+        )
+    return version_match is not None
 
 
 def write_plain(policy: Policy, folder: Path) -> None:

@@ -57,7 +57,7 @@ from evolvent.models.placement import ContextSetting, Placement
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import kind_of
 from evolvent.reward.labelling import LabellingConfig
-from evolvent.rl.trainer import PolicyTrainer, RLSpec
+from evolvent.rl.trainer import PlayFunction, PolicyTrainer, RLSpec
 from evolvent.rollout.episode import BranchedStarts, BranchOrigins, FailureCounts, Limits, collect
 from evolvent.rollout.evaluate import example_row, panel_starts, summarize_outcomes
 from evolvent.rollout.search import SearchOutcome, SearchPlayer, graded, search_starts
@@ -369,40 +369,6 @@ class LocalBackend:
         """What plays with a copy of the policy and improves it; its episodes are stored under the stage's name."""
         config, origins = spec.config, BranchOrigins()
 
-        def play(
-            playing: Policy,
-            starts: Sequence[Start],
-            iteration: int,
-            *,
-            parents: Mapping[str, Trajectory],
-            horizon: int | None,
-        ) -> Iterator[Trajectory]:
-            here = replace(stage, name=f"{stage.name}/{iteration}", seed=sample_seed(stage.seed, iteration))
-            names = deque(trajectory_name(start, here.name) for start in starts)
-            found = {name: stage.finished[name] for name in names if name in stage.finished}
-            todo = [start for start, name in zip(starts, names, strict=True) if name not in found]
-            sampling = Sampling(config.temperature, config.top_k)
-            agent = self._make_agent(
-                playing, sampling, restrict_to_admissible=config.restrict_to_admissible, action_level=spec.action_level
-            )
-            with (
-                self._lock,
-                closing(
-                    self._play_starts(
-                        agent, BranchedStarts(todo, origins), here, horizon=horizon, failures=FailureCounts()
-                    )
-                ) as played,
-            ):
-                origins.parents, before = parents, origins.replayed  # here: what is played ahead has other parents
-                for trajectory in played:
-                    if self.failures.record(trajectory):
-                        _log.warning("an episode could not be scored: %s", trajectory.failure)
-                    found[trajectory.id] = trajectory
-                    while names and names[0] in found:
-                        yield found[names.popleft()]
-                self._replayed += origins.replayed - before
-            yield from (found[name] for name in names)
-
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
             train = self._rl_train_config(learning)
             train = train.model_copy(update={"layout": resolve_rl_layout(train.layout, learning.model)})
@@ -441,13 +407,53 @@ class LocalBackend:
             spec,
             seed=stage.seed,
             build_learner=trains,
-            play=play,
+            play=self._make_player(stage, spec, origins),
             checkpointer=keeper,
             log=log,
             save_samples=show,
         )
         made.truncate_history = shorter
         return made
+
+    def _make_player(self, stage: RunStage, spec: RLSpec, origins: BranchOrigins) -> PlayFunction:
+        """Returns what plays the starts of an iteration; episodes that the stage holds already are not played again."""
+        config = spec.config
+
+        def play(
+            playing: Policy,
+            starts: Sequence[Start],
+            iteration: int,
+            *,
+            parents: Mapping[str, Trajectory],
+            horizon: int | None,
+        ) -> Iterator[Trajectory]:
+            here = replace(stage, name=f"{stage.name}/{iteration}", seed=sample_seed(stage.seed, iteration))
+            names = deque(trajectory_name(start, here.name) for start in starts)
+            found = {name: stage.finished[name] for name in names if name in stage.finished}
+            todo = [start for start, name in zip(starts, names, strict=True) if name not in found]
+            sampling = Sampling(config.temperature, config.top_k)
+            agent = self._make_agent(
+                playing, sampling, restrict_to_admissible=config.restrict_to_admissible, action_level=spec.action_level
+            )
+            with (
+                self._lock,
+                closing(
+                    self._play_starts(
+                        agent, BranchedStarts(todo, origins), here, horizon=horizon, failures=FailureCounts()
+                    )
+                ) as played,
+            ):
+                origins.parents, before = parents, origins.replayed  # here: what is played ahead has other parents
+                for trajectory in played:
+                    if self.failures.record(trajectory):
+                        _log.warning("an episode could not be scored: %s", trajectory.failure)
+                    found[trajectory.id] = trajectory
+                    while names and names[0] in found:
+                        yield found[names.popleft()]
+                self._replayed += origins.replayed - before
+            yield from (found[name] for name in names)
+
+        return play
 
     def fit(
         self,

@@ -174,6 +174,7 @@ _COUNTED_PATHS = (
     "health",
     "metrics",
 )  # paths that are counted
+_MAX_DRAIN_S, _DRAIN_POLL_S = 60.0, 0.01  # how long new weights wait for recorded streams, and between two looks
 _CLIENT_CLOSED_STATUS = 499  # for a client that has left, as nginx logs it
 
 
@@ -209,6 +210,8 @@ class PolicyDialect:
     ) -> None:
         self._generator, self._name, self._root, self._recorder = generator, name, reload, recorder
         self._reloading = asyncio.Lock()
+        self._accepts_parts, self._num_parts = asyncio.Event(), 0
+        self._accepts_parts.set()
         self._created = int(time.time())
         self._conversations = ConversationCache()
         self._toolbox: ToolRenderer | None = None
@@ -299,8 +302,25 @@ class PolicyDialect:
             raise AtCapacity("other weights are being loaded", retry_after_s=1.0)
         async with self._reloading:
             policy = await asyncio.to_thread(load_replacement, self._root, path, self._generator.policy)
-            await self.sync(policy)
+            self._accepts_parts.clear()
+            try:
+                await self._drain_parts()
+                await self.sync(policy)
+            finally:
+                self._accepts_parts.set()
         return policy
+
+    async def _drain_parts(self) -> None:
+        """Waits until the recorded replies that are written in parts have ended; new ones wait for the weights.
+
+        An agent whose stream broke off would have to be changed to ask again.
+        """
+        deadline = time.monotonic() + _MAX_DRAIN_S
+        while self._num_parts and time.monotonic() < deadline:
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    def _end_parts(self) -> None:
+        self._num_parts -= 1
 
     @property
     def _sessions(self) -> SessionRecorder:
@@ -514,6 +534,10 @@ class PolicyDialect:
             open_turn: ends with the reply.
         """
         session_headers = {} if turn is None else {"x-evolvent-session": quote(turn.session_id, safe="/: ")}
+        if turn is not None and (completion_request.stream or writer.sampling_spec.stops):
+            await self._accepts_parts.wait()
+            self._num_parts += 1
+            open_turn.callback(self._end_parts)
         if not completion_request.stream:
             response = json_response(await run_while_connected(request, writer.write_all(prompts)))
             response.headers.update(session_headers)

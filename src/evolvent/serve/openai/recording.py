@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from evolvent.engine.asks import Sampling
-from evolvent.engine.replies import FINGERPRINT, SESSION_HEADER
+from evolvent.engine.replies import FINGERPRINT, RECORDED_WORLD, SESSION_HEADER
 from evolvent.errors import AtCapacity, ConfigError, EvolventError, LimitExceeded, Problem, SessionGone
 from evolvent.messages import Message
 from evolvent.serve.openai.conversations import prefix_digests
@@ -40,11 +40,9 @@ if TYPE_CHECKING:
     from evolvent.serve.openai.reply import Choice
     from evolvent.store.store import Store
 
-__all__ = ["RECORDED_WORLD", "RecordedTurn", "RewardRequest", "SessionName", "SessionRecorder", "read_session_name"]
+__all__ = ["RecordedTurn", "RewardRequest", "SessionName", "SessionRecorder", "read_session_name"]
 
 _log = logging.getLogger(__name__)
-RECORDED_WORLD = "sessions"
-"""Name of the world in the tasks of recorded sessions."""
 _SESSION_HEADERS = ("x-evolvent-session", SESSION_HEADER)
 _TASK_HEADER = "x-evolvent-task"
 _MAX_NAME_CHARS = 200  # characters of the name of a session or task
