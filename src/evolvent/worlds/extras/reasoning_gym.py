@@ -248,7 +248,7 @@ def _mark_figlet(answer: str, entry: Mapping[str, Any], mark: float) -> float:
     if word == expected or mark < _FULL:
         return mark
     num_equal = sum(ours == theirs for ours, theirs in zip(word, expected, strict=False))
-    return num_equal / max(len(word), len(expected))
+    return float(num_equal / max(len(word), len(expected)))
 
 
 def _mark_without_surplus(read: Callable[[str], Any]) -> Callable[[str, Mapping[str, Any], float], float]:

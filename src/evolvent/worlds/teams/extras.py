@@ -389,7 +389,7 @@ def _make_pettingzoo(*, id: str, arguments: Mapping[str, Any] | None = None) -> 
             env: Parallel = pettingzoo.make("parallel", registry_id, **(arguments or {}))
             return env
         loaded = import_module(module) if registry_id not in turn_ids and _exists(module) else None
-        if hasattr(loaded, "parallel_env"):
+        if loaded is not None and hasattr(loaded, "parallel_env"):
             made: Parallel = loaded.parallel_env(**(arguments or {}))
             return made
     if registry_id in turn_ids or loaded is not None:
