@@ -23,7 +23,7 @@ __all__ = ["run"]
 _VERB_HELP = {
     "agent-eval": "one agent on the test panels of all worlds, a results file",
     "bfcl": "function calling on BFCL v4, and on its items in other names",
-    "calls": "F1 of names and arguments on API-Bank, ToolAlpaca, Seal-Tools, NexusRaven",
+    "calls": "F1 of called functions and arguments on the samples of a file",
     "code": "pass@k on HumanEval, MBPP, or files in their layouts",
     "seek": "planners and policies of AGDC that look for a source",
     "leaderboard": "a page from many results files",

@@ -175,7 +175,7 @@ def standardize_row(row: JsonObject) -> JsonObject:
     form = detect_form(row)
     if form == "text":
         return row
-    others = {name: value for name, value in row.items() if name not in _READ_FIELDS and value is not None}
+    other_fields = {name: value for name, value in row.items() if name not in _READ_FIELDS and value is not None}
     parts: dict[str, Sequence[Message]]
     if form == "preferences":
         pair = parse_preference(row)
@@ -184,7 +184,7 @@ def standardize_row(row: JsonObject) -> JsonObject:
         conversation = parse_conversation(row)
         parts, tools = {"messages": conversation.messages}, conversation.tools
     messages = {name: [message.as_openai() for message in part] for name, part in parts.items()}
-    return {**others, **messages, **({"tools": [tool.as_openai() for tool in tools]} if tools else {})}
+    return {**other_fields, **messages, **({"tools": [tool.as_openai() for tool in tools]} if tools else {})}
 
 
 # ------------------------------------------------------------------ conversations
@@ -300,8 +300,8 @@ def _parse_turn(turn: object, number: int) -> tuple[Message, bool]:
         raise SampleInvalid(f"the speaker of turn {number} is unknown", value=speaker, expected=expected)
     weight = 1.0
     for name in ("weight", "loss"):
-        given = parse_weight(turn.get(name))
-        weight *= 1.0 if given is None else given
+        field_weight = parse_weight(turn.get(name))
+        weight *= 1.0 if field_weight is None else field_weight
     extra = {"weight": weight} if weight != 1.0 and role in ("assistant", "call") else {}
     if role == "call":
         entries = value if isinstance(value, list) else [value] if isinstance(value, Mapping) else _parse_calls(value)

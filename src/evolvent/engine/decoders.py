@@ -82,27 +82,27 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         self._cache: Tensor | None = None
         self._place: _Place | None = None
 
-    def target(self, place: _Place, cache: Tensor) -> None:
+    def target(self, placement: _Place, cache: Tensor) -> None:
         """Sets which rows the next forward reads, and where it writes the real tokens.
 
         Args:
             cache: the arena's keys and values, `[layers, rows, capacity, 2, heads, head]`.
         """
-        self._place, self._cache = place, cache
+        self._place, self._cache = placement, cache
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Stores new keys and values `[B, H, q, d]` and returns those of the whole paths `[B, H, L, d]`."""
-        place = self._place
-        if self._cache is None or place is None:
+        placement = self._place
+        if self._cache is None or placement is None:
             raise LookupError("the arena layer was used before its slots were set")
         shape, cache = self._shape, self._cache[self._index].flatten(3)  # [rows, capacity, 2, width]
         positions = cache.flatten(0, 1)
         sizes = ((shape.key_heads, shape.key_head), (shape.value_heads, shape.value_head))
         for side, states in enumerate((key_states, value_states)):
             new = states.transpose(1, 2).flatten(2).flatten(0, 1)
-            new = new if place.real is None else new[place.real]
-            positions[:, side, : new.shape[-1]].index_copy_(0, place.slots, new)
-        path_states = cache[:, : place.key_positions.shape[0]].index_select(0, place.rows)
+            new = new if placement.real is None else new[placement.real]
+            positions[:, side, : new.shape[-1]].index_copy_(0, placement.slots, new)
+        path_states = cache[:, : placement.key_positions.shape[0]].index_select(0, placement.rows)
         keys, values = (
             path_states[:, :, side, : heads * head].reshape(*path_states.shape[:2], heads, head).transpose(1, 2)
             for side, (heads, head) in enumerate(sizes)
@@ -244,33 +244,33 @@ class ModuleDecoder:
         if group.pad is not None and group.real is not None:
             real = torch.from_numpy(group.real).to(device)
             slots, padded = slots[real], ids[torch.from_numpy(group.pad).to(device) - group.first]
-        place = _Place(positions, rows, slots, torch.arange(group.keys, device=device), real)
+        placement = _Place(positions, rows, slots, torch.arange(group.keys, device=device), real)
         tensors = _ArenaTensors(arena.cache, arena.hidden, arena.states)
         run = self._run_modules if self._graph is None or group.queries > 1 or real is not None else self._graph.run
-        run(padded.view(n, -1), place, tensors)
+        run(padded.view(n, -1), placement, tensors)
 
-    def _run_modules(self, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
+    def _run_modules(self, ids: Tensor, placement: _Place, tensors: _ArenaTensors) -> None:
         """Runs the modules; keys, values, states and the last hidden states go to the arena."""
         for layer in self._layers:
             if isinstance(layer, _Layer):
-                layer.target(place, tensors.cache)
+                layer.target(placement, tensors.cache)
             if isinstance(layer, _StateLayer):
-                layer.load_states(tensors.states, place.rows)
+                layer.load_states(tensors.states, placement.rows)
         masks = {
-            kind: self._convert_mask(_attention_mask(kind, size, place), tensors.cache.dtype)
+            kind: self._convert_mask(_attention_mask(kind, size, placement), tensors.cache.dtype)
             for kind, size in self._kinds.items()
         }
         arguments: dict[str, Any] = {self._cache_name: _ArenaCache(layers=self._layers)}
         if masks:
-            arguments["position_ids"] = place.positions
+            arguments["position_ids"] = placement.positions
             arguments["attention_mask"] = masks if len(masks) > 1 else next(iter(masks.values()))
         out = self._base(input_ids=ids, use_cache=True, **arguments)
         for layer in self._layers:
             if isinstance(layer, _StateLayer):
-                layer.store_states(tensors.states, place.rows)
+                layer.store_states(tensors.states, placement.rows)
         hidden = out.last_hidden_state.flatten(0, 1)
-        hidden = hidden if place.real is None else hidden[place.real]
-        tensors.hidden.flatten(0, 1).index_copy_(0, place.slots, hidden)
+        hidden = hidden if placement.real is None else hidden[placement.real]
+        tensors.hidden.flatten(0, 1).index_copy_(0, placement.slots, hidden)
 
     def _convert_mask(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """Converts a mask `[n, 1, q, L]` of booleans to addends where the model's attention adds it."""
@@ -333,7 +333,7 @@ class _StepGraph:
         shapes = tuple((name, tuple(weight.shape), weight.dtype) for name, weight in weights.items())
         self._key = (type(base), base.config.to_json_string(), shapes)
 
-    def run(self, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
+    def run(self, ids: Tensor, placement: _Place, tensors: _ArenaTensors) -> None:
         """Runs the graph, or the modules where there is none yet or it must not be used."""
         self._num_steps += 1
         recording = self._recordings.get(self._key)
@@ -342,57 +342,57 @@ class _StepGraph:
             while len(self._recordings) > _MAX_GRAPHS:
                 self._recordings.popitem(last=False)
         if recording is None or recording.is_refused or self._has_hooks():
-            self._run_modules(ids, place, tensors)
+            self._run_modules(ids, placement, tensors)
             return
-        num_rows = len(place.rows)
-        size = (min(num_rows, 8), num_rows.bit_length(), len(place.key_positions).bit_length())
+        num_rows = len(placement.rows)
+        size = (min(num_rows, 8), num_rows.bit_length(), len(placement.key_positions).bit_length())
         if size in recording.checked_sizes:
             try:
-                self._run_graph(recording, ids, place, tensors)
+                self._run_graph(recording, ids, placement, tensors)
                 return
             except RuntimeError as problem:  # a size that was taken for a constant; states are stored last
                 log.warning("steps of a %s model are no longer replayed: %s", self._base.config.model_type, problem)
                 recording.graph, recording.is_refused = None, True
-                self._run_modules(ids, place, tensors)
+                self._run_modules(ids, placement, tensors)
                 return
         recording.checked_sizes.add(size)
         self._recordings.move_to_end(self._key)
-        self._run_both(recording, ids, place, tensors)
+        self._run_both(recording, ids, placement, tensors)
 
     def _has_hooks(self) -> bool:
         """Returns whether somebody watches the modules: a graph would run without their hooks."""
         return any(module._forward_hooks or module._forward_pre_hooks for module in self._modules)
 
-    def _run_graph(self, recording: _Recording, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
+    def _run_graph(self, recording: _Recording, ids: Tensor, placement: _Place, tensors: _ArenaTensors) -> None:
         with cast(Any, torch.jit).optimized_execution(False):  # fused operations would round otherwise
-            recording.graph(*self._flatten(ids, place, tensors))
+            recording.graph(*self._flatten(ids, placement, tensors))
 
-    def _flatten(self, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> tuple[Tensor, ...]:
-        places = (ids, place.positions, place.rows, place.slots, place.key_positions)
-        return (*places, tensors.cache, tensors.hidden, *tensors.states.values(), *self._weights)
+    def _flatten(self, ids: Tensor, placement: _Place, tensors: _ArenaTensors) -> tuple[Tensor, ...]:
+        placement_tensors = (ids, placement.positions, placement.rows, placement.slots, placement.key_positions)
+        return (*placement_tensors, tensors.cache, tensors.hidden, *tensors.states.values(), *self._weights)
 
-    def _run_both(self, recording: _Recording, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> None:
+    def _run_both(self, recording: _Recording, ids: Tensor, placement: _Place, tensors: _ArenaTensors) -> None:
         """Runs the graph, recorded first if needed, then the modules, whose numbers stay; compares them."""
-        before, after = _read_rows(tensors, place), list[Tensor]()
+        before, after = _read_rows(tensors, placement), list[Tensor]()
         try:
             with boundary(EngineError, "the modules cannot be recorded"):
                 if recording.graph is None:
-                    recording.graph = self._record(ids, place, tensors)
-                    _write_states(tensors, place, before)
-                self._run_graph(recording, ids, place, tensors)
-                after = _read_rows(tensors, place)
+                    recording.graph = self._record(ids, placement, tensors)
+                    _write_states(tensors, placement, before)
+                self._run_graph(recording, ids, placement, tensors)
+                after = _read_rows(tensors, placement)
         except EngineError as problem:
             log.info("steps of a %s model are not recorded: %s", self._base.config.model_type, problem)
             recording.is_refused = True
-        _write_states(tensors, place, before)
-        self._run_modules(ids, place, tensors)
-        if not recording.is_refused and not all(map(torch.equal, after, _read_rows(tensors, place))):
+        _write_states(tensors, placement, before)
+        self._run_modules(ids, placement, tensors)
+        if not recording.is_refused and not all(map(torch.equal, after, _read_rows(tensors, placement))):
             log.info("steps of a %s model are not recorded: they differ in rounding", self._base.config.model_type)
             recording.is_refused = True
         if recording.is_refused:
             recording.graph = None
 
-    def _record(self, ids: Tensor, place: _Place, tensors: _ArenaTensors) -> Any:
+    def _record(self, ids: Tensor, placement: _Place, tensors: _ArenaTensors) -> Any:
         """Records a step.
 
         Raises:
@@ -401,19 +401,19 @@ class _StepGraph:
         num_states = len(tensors.states)
 
         def step(*inputs: Tensor) -> Tensor:
-            ids, positions, rows, slots, key_positions, cache, hidden, *others = inputs
-            states = dict(zip(tensors.states, others, strict=False))
-            weights = dict(zip(self._names, others[num_states:], strict=True))
+            ids, positions, rows, slots, key_positions, cache, hidden, *other_inputs = inputs
+            states = dict(zip(tensors.states, other_inputs, strict=False))
+            weights = dict(zip(self._names, other_inputs[num_states:], strict=True))
             with torch.nn.utils.stateless._reparametrize_module(self._base, weights):
                 self._run_modules(
                     ids, _Place(positions, rows, slots, key_positions), _ArenaTensors(cache, hidden, states)
                 )
             return hidden
 
-        inputs, before = self._flatten(ids, place, tensors), _read_rows(tensors, place)
+        inputs, before = self._flatten(ids, placement, tensors), _read_rows(tensors, placement)
         with _ReadNames() as reads, _OperationNames() as operations:
             step(*inputs)
-        _write_states(tensors, place, before)
+        _write_states(tensors, placement, before)
         if names := sorted(reads.names | operations.names):
             raise EngineError("the modules look at numbers in Python", value=", ".join(names))
         with warnings.catch_warnings():
@@ -430,9 +430,9 @@ class _OperationNames(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        others = args[1] if name == "index" else args[1:]
-        has_mask = name == "index" and any(index is not None and index.dtype == torch.bool for index in others)
-        is_counted = name == "repeat_interleave" and (not others or isinstance(others[0], Tensor))
+        index_args = args[1] if name == "index" else args[1:]
+        has_mask = name == "index" and any(index is not None and index.dtype == torch.bool for index in index_args)
+        is_counted = name == "repeat_interleave" and (not index_args or isinstance(index_args[0], Tensor))
         if has_mask or is_counted or name.startswith(_READS_NUMBERS):
             self.names.add(name)
         return func(*args, **(kwargs or {}))
@@ -451,16 +451,16 @@ class _ReadNames(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _read_rows(tensors: _ArenaTensors, place: _Place) -> list[Tensor]:
+def _read_rows(tensors: _ArenaTensors, placement: _Place) -> list[Tensor]:
     """Returns copies of the hidden states of a step, and of the states of its rows."""
-    hidden = tensors.hidden.flatten(0, 1).index_select(0, place.slots)
-    return [hidden, *(values.index_select(0, place.rows) for values in tensors.states.values())]
+    hidden = tensors.hidden.flatten(0, 1).index_select(0, placement.slots)
+    return [hidden, *(values.index_select(0, placement.rows) for values in tensors.states.values())]
 
 
-def _write_states(tensors: _ArenaTensors, place: _Place, copies: Sequence[Tensor]) -> None:
+def _write_states(tensors: _ArenaTensors, placement: _Place, copies: Sequence[Tensor]) -> None:
     """Sets the states of a step's rows to those of `_read_rows`."""
     for values, copied in zip(tensors.states.values(), copies[1:], strict=True):
-        values.index_copy_(0, place.rows, copied)
+        values.index_copy_(0, placement.rows, copied)
 
 
 def _is_on_cpu(model: PreTrainedModel) -> bool:
@@ -510,9 +510,9 @@ def _attention_kinds(config: Any) -> dict[str, int | None]:
     return {str(kind): sizes.get(str(kind)) for kind in dict.fromkeys(kinds)}
 
 
-def _attention_mask(kind: str, size: int | None, place: _Place) -> Tensor:
+def _attention_mask(kind: str, size: int | None, placement: _Place) -> Tensor:
     """Returns which positions each query attends to, `[n, 1, q, L]`."""
-    queries, key_positions = place.positions.unsqueeze(-1), place.key_positions
+    queries, key_positions = placement.positions.unsqueeze(-1), placement.key_positions
     mask = key_positions <= queries
     if size is not None and kind == "sliding_attention":
         mask &= queries - key_positions < size

@@ -56,9 +56,9 @@ def format_number(value: float, decimals: int) -> str:
 
 def _number_words(decimals: int) -> list[str]:
     """Returns the words of all numbers with so many decimals."""
-    words = [str(number) for number in range(1000)] + [f"{number:03}" for number in range(100)]
-    words += [f"{number:0{decimals}}" for number in range(10**decimals)] if decimals else []
-    return [*dict.fromkeys(words), "-", ",", ".", "nan", "inf"]
+    number_words = [str(number) for number in range(1000)] + [f"{number:03}" for number in range(100)]
+    number_words += [f"{number:0{decimals}}" for number in range(10**decimals)] if decimals else []
+    return [*dict.fromkeys(number_words), "-", ",", ".", "nan", "inf"]
 
 
 class ObservationText:
@@ -118,9 +118,9 @@ class ObservationText:
         if self.decimals > _MAX_CLOSED_DECIMALS or any(space_kind(part) == "Text" for part in _list_parts(self.space)):
             return None
         labels = [*self.names, *(str(key) for key in _list_keys(self.space))]
-        words = [word for label in labels for word in split_words(label)]
+        label_words = [word for label in labels for word in split_words(label)]
         has_floats = any(np.issubdtype(part.dtype, np.floating) for part in _list_parts(self.space) if part.dtype)
-        return [*words, "part", ":", ";", *_number_words(self.decimals if has_floats else 0)]
+        return [*label_words, "part", ":", ";", *_number_words(self.decimals if has_floats else 0)]
 
 
 def _named_parts(space: Any) -> Iterator[tuple[Any, Any]]:
@@ -257,8 +257,8 @@ class ActionText:
         if self.kind == "Text":
             return None
         numbers = {str(number) for start, count in self._choices for number in range(start, start + count)}
-        words = {word for name in (*self.names, *numbers) for word in split_words(name)}
-        return sorted(words) if self.kind != "Box" else _number_words(_MAX_CLOSED_DECIMALS)
+        vocabulary = {word for name in (*self.names, *numbers) for word in split_words(name)}
+        return sorted(vocabulary) if self.kind != "Box" else _number_words(_MAX_CLOSED_DECIMALS)
 
     @property
     def _low(self) -> list[float]:
@@ -281,8 +281,8 @@ class ActionText:
             return text
         if self.names:
             name = " ".join(text.split()).lower()
-            for index, known in enumerate(self.names):
-                if known.lower() == name:
+            for index, own_name in enumerate(self.names):
+                if own_name.lower() == name:
                     return int(self.space.start) + index
         numbers = _read_numbers(text)
         if numbers is None or len(numbers) != self.size:

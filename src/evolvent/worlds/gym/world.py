@@ -173,14 +173,14 @@ class GymnasiumWorld(WrappedWorld):
                 options["max_episode_steps"] = self._limit
             if self.can_draw and "render_mode" not in options:
                 options["render_mode"] = "ansi"
-            made: ForeignEnv = gymnasium.make(self._source, **options)
-        return made
+            packaged_env: ForeignEnv = gymnasium.make(self._source, **options)
+        return packaged_env
 
     def describe(self) -> str:
         """Returns a line with the seeds of each split and what a success is."""
         counts = ", ".join(f"{len(self.tasks(split, 'seen'))} {split}" for split in ("train", "dev", "test"))
-        at = "a return above 0" if self.success_at is None else f"a return of at least {self.success_at:g}"
-        return f"{self.name}: {counts} seeds; at most {self.horizon} steps; success is {at}"
+        success_text = "a return above 0" if self.success_at is None else f"a return of at least {self.success_at:g}"
+        return f"{self.name}: {counts} seeds; at most {self.horizon} steps; success is {success_text}"
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         for seed in count():
@@ -293,15 +293,15 @@ class _GymnasiumSession:
         return _MARKED.sub(r"[\1]", picture).strip("\n") if isinstance(picture, str) else ""
 
     def _make_info(self, info: Mapping[str, Any]) -> dict[str, object]:
-        kept: dict[str, object] = {}
+        info_fields: dict[str, object] = {}
         listed = self._world.action_text.listed
         if listed:
             mask = np.asarray(info.get("action_mask", ()))
             is_mask = mask.shape == (len(listed),) and bool(mask.any())
-            kept["admissible"] = [name for index, name in enumerate(listed) if not is_mask or mask[index]]
-        kept |= {key: bool(info[key]) for key in ("is_success", "success") if key in info}
+            info_fields["admissible"] = [name for index, name in enumerate(listed) if not is_mask or mask[index]]
+        info_fields |= {key: bool(info[key]) for key in ("is_success", "success") if key in info}
         picture = self._draw()
-        self._info = {**kept, "image": picture} if picture else kept
+        self._info = {**info_fields, "image": picture} if picture else info_fields
         return dict(self._info)
 
     def close(self) -> None:
@@ -358,9 +358,9 @@ def _check_options(name: str, horizon: int | None, decimals: int) -> None:
 
 def _parse_setting(text: str) -> Json:
     """Parses a JSON value, or one of Python's words for it; other texts are returned unchanged."""
-    words: Mapping[str, Json] = {"True": True, "False": False, "None": None}
-    if text in words:
-        return words[text]
+    constants: Mapping[str, Json] = {"True": True, "False": False, "None": None}
+    if text in constants:
+        return constants[text]
     try:
         value: Json = json.loads(text)
     except ValueError:
@@ -418,5 +418,5 @@ def _find_action_names(env: ForeignEnv, short_name: str) -> Sequence[str]:
         names = {int(action): action.name for action in actions}
         if set(range(int(size))) <= set(names):
             return [names[index] for index in range(int(size))]
-    known = _ACTION_NAMES.get(short_name, ())
-    return known if len(known) == size else ()
+    action_names = _ACTION_NAMES.get(short_name, ())
+    return action_names if len(action_names) == size else ()
