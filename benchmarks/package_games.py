@@ -310,19 +310,24 @@ def _take_secretary(choose: Callable[[Sequence[float]], float]) -> Player:
     return play
 
 
-def _find_cards(*, is_set: bool) -> Player:
-    def play(table: Table) -> Iterator[str]:
-        while True:
-            board = table.hidden["board"]
-            found = (
-                f"[{', '.join(str(index + 1) for index in indices)}]"
-                for indices in combinations(range(len(board)), 3)
-                if all(len({board[index][trait] for index in indices}) != 2 for trait in range(4)) == is_set
-            )
-            # Without a set, the next action deals three cards, even an invalid one, which costs no turn.
-            yield next(found, "[no set]")
+def _list_cards(board: Sequence[Sequence[str]], *, is_set: bool) -> Iterator[str]:
+    for indices in combinations(range(len(board)), 3):
+        if all(len({board[index][trait] for index in indices}) != 2 for trait in range(4)) == is_set:
+            yield f"[{', '.join(str(index + 1) for index in indices)}]"
 
-    return play
+
+def _play_set(table: Table) -> Iterator[str]:
+    """Takes sets; where there is none, the game deals three cards before it looks at the action."""
+    while True:
+        board, deck = table.hidden["board"], table.hidden["deck"]
+        dealt = [*board, *deck[:-4:-1]]
+        # The first invalid action costs no turn, and the next one deals again.
+        yield next(_list_cards(board, is_set=True), None) or next(_list_cards(dealt, is_set=True), "[no set]")
+
+
+def _play_set_badly(table: Table) -> Iterator[str]:
+    while True:
+        yield next(_list_cards(table.hidden["board"], is_set=False))
 
 
 def _play_slitherlink(table: Table) -> Iterator[str]:
@@ -423,7 +428,7 @@ BEST: Mapping[str, Player] = {
     "PegJump-v0": _jump_pegs(well=True),
     "RushHour-v0": _play_rush_hour,
     "Secretary-v0": _take_secretary(max),
-    "Set-v0": _find_cards(is_set=True),
+    "Set-v0": _play_set,
     "Slitherlink-v0": _play_slitherlink,
     "Sokoban-v0": _play_sokoban,
     "Sudoku-v0": _fill_sudoku(right=True),
@@ -447,7 +452,7 @@ WORST: Mapping[str, Player] = {
     "PegJump-v0": _jump_pegs(well=False),
     "RushHour-v0": _repeat("[X-]"),
     "Secretary-v0": _take_secretary(min),
-    "Set-v0": _find_cards(is_set=False),
+    "Set-v0": _play_set_badly,
     "Slitherlink-v0": _play_slitherlink_badly,
     "Sokoban-v0": _repeat("[up]"),
     "Sudoku-v0": _fill_sudoku(right=False),

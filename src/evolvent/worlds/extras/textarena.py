@@ -258,7 +258,7 @@ def _pay_bandit(game: Any, value: float) -> float:
 def _pay_set(game: Any, value: float) -> float:
     """Pays the share of the turns that found a set: the package pays their number (Set/env.py, line 142).
 
-    A set is there at each of the 20 turns, because 21 cards always hold one and at least 24 are left.
+    A set can be dealt in each of the 20 turns, because 21 cards always hold one and at least 24 are left.
     """
     return value / float(game.state.max_turns)
 
