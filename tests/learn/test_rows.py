@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from byte_policy import END, START, byte_policy
+from byte_policy import END, START, byte_policy, byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -33,6 +34,7 @@ from evolvent.learn.windows import (
     split_into_windows,
     text_sequence,
 )
+from evolvent.models.dialects import dialect_for
 from evolvent.store.store import Store
 from evolvent.trajectory import Step, Task, Trajectory
 
@@ -254,6 +256,46 @@ def test_thoughts_that_the_template_has_no_place_for_are_counted() -> None:
     )
     assert intake.thoughts_left_out == 1
     assert intake.forms == {"messages": 2}
+
+
+THOUGHTFUL = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['role'] == 'assistant' and message['reasoning_content'] %}"
+    "<think>\n{{ message['reasoning_content'] }}\n</think>\n\n{% endif %}{{ message['content'] or '' }}"
+    "{% for call in message['tool_calls'] or [] %}<tool_call>\n"
+    "{\"name\": \"{{ call['function']['name'] }}\", \"arguments\": {{ call['function']['arguments'] | tojson }}}"
+    "\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LOOK = {"name": "look", "arguments": {"at": "map"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"reasoning_content": "because"}, f"<think>\nbecause\n</think>\n\na{END}"),
+        ({"thinking": "because"}, f"<think>\nbecause\n</think>\n\na{END}"),
+        (
+            {"content": [{"type": "thinking", "thinking": "because"}, {"type": "text", "text": "a"}]},
+            f"<think>\nbecause\n</think>\n\na{END}",
+        ),
+        (
+            {"tool_calls": [{"type": "function", "function": LOOK}]},
+            f'a<tool_call>\n{{"name": "look", "arguments": {{"at": "map"}}}}\n</tool_call>{END}',
+        ),
+        (
+            {"content": None, "function_call": {"name": "look", "arguments": '{"at": "map"}'}},
+            f'<tool_call>\n{{"name": "look", "arguments": {{"at": "map"}}}}\n</tool_call>{END}',
+        ),
+    ],
+)
+def test_thoughts_and_calls_are_learned(fields: dict[str, object], expected: str) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = THOUGHTFUL
+    policy = replace(byte_policy(context=400), tokenizer=tokenizer, dialect=dialect_for(tokenizer))
+    intake = Intake()
+    (parts,) = read({"messages": [user(), {**reply(), **fields}]}, policy=policy, intake=intake)
+    assert learned(parts) == expected and intake.thoughts_left_out == 0
 
 
 def user(content: object = "q") -> dict[str, object]:
