@@ -147,6 +147,12 @@ def test_files_of_any_form_are_imported(capsys, tmp_path):
     ]
     ids = [trajectory.id for trajectory in Store.open(tmp_path / "run" / "trajectories").trajectories()]
     assert ids == ["s", "mixed-2/chosen", "mixed-2/rejected"]
+    dataset = pytest.importorskip("datasets").Dataset.from_list([share, {**share, "id": "u"}])
+    dataset.save_to_disk(str(tmp_path / "saved"))
+    dataset.to_parquet(str(tmp_path / "share.parquet"))
+    for name in ("saved", "share.parquet"):
+        code, shown, _ = out(capsys, "runs", "import", tmp_path / name, "--to", tmp_path / f"{name}-run")
+        assert code == 0 and shown.startswith("conversations (ShareGPT), 2 rows\n2 episodes imported")
 
 
 def test_messages_end_with_the_reply_and_begin_with_the_rules(run, capsys, tmp_path):

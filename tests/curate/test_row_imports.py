@@ -108,6 +108,17 @@ def test_messages_keep_the_rules_and_end_as_asked(tmp_path):
     assert [message["content"] for message in rules[:2]] == ["Craft.", "OK."], "it has its own"
 
 
+def test_weights_of_messages_are_flags_of_agenttraj(tmp_path):
+    chat = {"messages": [{"role": role, "content": "x"} for role in ("user", "assistant") * 2]}
+    chat["messages"][1]["loss"] = "false"
+    chat["messages"][3]["weight"] = 1
+    (trajectory,) = row_to_trajectories(chat, "x", {})
+    write_agenttraj([trajectory], tmp_path / "a.json")
+    (row,) = json.loads((tmp_path / "a.json").read_text())
+    assert [turn["loss"] for turn in row["conversations"]] == [None, False, None, True]
+    assert chat_row(trajectory) == chat
+
+
 @pytest.mark.parametrize("spelling", [0, 0.0, "false", False])
 def test_every_spelling_of_false_is_not_learned(tmp_path, spelling):
     turns = [dict(turn) for turn in TALK["conversations"]]

@@ -117,6 +117,15 @@ def test_lists_may_be_json_text_as_tables_hold_them(form):
     assert list(parse_conversation(cells).messages) == messages
 
 
+def test_lists_of_a_data_frame_are_read(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    row, messages = LAYOUTS["agenttraj"]
+    pandas.DataFrame([row]).to_parquet(tmp_path / "rows.parquet")
+    (cells,) = pandas.read_parquet(tmp_path / "rows.parquet").to_dict("records")
+    assert not isinstance(cells["conversations"], list)
+    assert list(parse_conversation(cells).messages) == messages
+
+
 def test_sharegpt_with_tools_has_calls_and_results():
     """The layout of LLaMA-Factory: `function_call` and `observation` turns, tools as JSON text."""
     row = {

@@ -24,7 +24,7 @@ from evolvent.cli.progress import format_duration
 from evolvent.cli.record import RUNS
 from evolvent.cli.tracking import run_track
 from evolvent.data.forms import UNKNOWN_FORM, describe_forms, detect_form
-from evolvent.data.tables import iterate_rows
+from evolvent.data.tables import find_saved_files, iterate_rows
 from evolvent.errors import ConfigError, Problem, SampleInvalid, StoreUnavailable, unknown_name_problem
 from evolvent.files import atomic_writer, disk_errors
 from evolvent.rollout.episode import FailureCounts
@@ -441,7 +441,7 @@ def _run_import(argv: Sequence[str], console: Console) -> int:
         "evolvent runs import",
         "Add the episodes of a file to a run: records, or rows of any form (docs/data.md).",
     )
-    parser.add("file", type=Path, help="the file to read: JSON lines, JSON, Parquet, CSV")
+    parser.add("file", type=Path, help="JSON lines, JSON, Parquet or CSV, or a saved data set")
     parser.add(
         "--to",
         dest="output_dir",
@@ -452,7 +452,7 @@ def _run_import(argv: Sequence[str], console: Console) -> int:
     )
     parser.add("--format", help=f"{' | '.join(formats)} (default: by the content)")
     args = parser.parse_argv(argv)
-    if not args.file.is_file():
+    if not args.file.is_file() and not find_saved_files(args.file):
         raise ConfigError([Problem("file", f"{args.file} is not a file", "pass the file to import")])
     if args.format is not None and args.format not in formats:
         raise ConfigError([unknown_name_problem("format", args.format, formats, location="--format")])

@@ -368,7 +368,9 @@ def _parse_call(entry: object) -> Call:
 
 
 def parse_list(value: object) -> list[object] | None:
-    """Returns a list that is given as itself or as JSON text, as tables hold it; None where it is neither."""
+    """Returns a list that is given as itself, an array or JSON text, as tables hold it; None where it is neither."""
+    if hasattr(value, "tolist"):  # an array of numpy, as data frames hold lists
+        value = value.tolist()
     if isinstance(value, str):
         if not value.lstrip().startswith("["):
             return None

@@ -231,7 +231,8 @@ def read_messages(path: Path) -> ImportResult:
     """Reads OpenAI chats, one `{"messages": [...], "tools"?: [...], "id"?}` a line: assistant turns are the actions.
 
     The messages between two assistant turns are the observation; where it is more than one user message, the messages
-    themselves are kept in `info["messages"]`. Calls are in `info["tool_calls"]`, tools in `meta["tools"]`.
+    themselves are kept in `info["messages"]`. Calls are in `info["tool_calls"]`, tools in `meta["tools"]`. A reply of
+    weight 0 has `info["loss"]` False.
     Raises:
         StoreUnavailable: the file cannot be read.
     """
@@ -294,6 +295,8 @@ def _chat_step(messages: Sequence[Message], reply: Message) -> Step:
         info["tool_calls"] = [call.as_openai() for call in reply.calls]
     if extra:
         info["assistant"] = extra
+    if not reply.weight:
+        info["loss"] = False
     return Step(text, reply.text, thought=thought, info=info)
 
 
@@ -369,8 +372,10 @@ def _assistant_message(step: Step, text: str) -> Message:
     calls = tuple(Call.of_openai(row) for row in step.info.get("tool_calls", ()))
     thought = {"reasoning_content": step.thought} if step.thought is not None else {}
     content = None if calls and not text else text
-    weight = {"weight": 0} if step.info.get("loss") is False else {}
-    return Message("assistant", content, calls, extra={**thought, **weight, **step.info.get("assistant", {})})
+    extra = step.info.get("assistant", {})
+    is_marked = step.info.get("loss") is not False or {"weight", "loss"} & set(extra)
+    weight = {} if is_marked else {"weight": 0}
+    return Message("assistant", content, calls, extra={**thought, **weight, **extra})
 
 
 # --------------------------------------------------------------------------------------------------- spreadsheets
