@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evolvent.data.forms import (
     FORM_TITLES,
@@ -14,6 +19,7 @@ from evolvent.data.forms import (
     parse_conversation,
     parse_preference,
 )
+from evolvent.data.tables import iterate_rows
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Call, Message, Tool
 
@@ -258,6 +264,52 @@ def test_one_word_that_opens_both_replies_is_no_repeated_prompt():
 def test_bad_rows_are_refused_with_the_reason(row, reason):
     with pytest.raises(SampleInvalid, match=reason):
         parse_conversation(row)
+
+
+_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+_weights = st.sampled_from([None, 0, 0.0, False, "false", 1, True, 0.5])
+
+
+@st.composite
+def conversations(draw):
+    """Turns as (role, text, weight): instructions or none, then exchanges; weights only of replies."""
+    turns = [("system", draw(_texts), None)] if draw(st.booleans()) else []
+    for _ in range(draw(st.integers(1, 3))):
+        turns += [("user", draw(_texts), None), ("assistant", draw(_texts), draw(_weights))]
+    return turns
+
+
+@given(st.lists(conversations(), min_size=1, max_size=3), st.sampled_from(["weight", "loss"]))
+@settings(deadline=None, max_examples=60)
+def test_layout_format_and_spelling_change_nothing(tmp_path_factory, talks, flag):
+    """The same conversations as OpenAI messages and as ShareGPT, in JSON lines, in Parquet and as JSON text in CSV."""
+    folder = tmp_path_factory.mktemp("rows")
+    speakers = {"system": "system", "user": "human", "assistant": "gpt"}
+    layouts = {
+        "messages": [[{"role": role, "content": text, flag: weight} for role, text, weight in talk] for talk in talks],
+        "conversations": [
+            [{"from": speakers[role], "value": text, flag: weight} for role, text, weight in talk] for talk in talks
+        ],
+    }
+    expected = [
+        [
+            (role, text, 1.0 if weight is None else float(weight) if weight != "false" else 0.0)
+            for role, text, weight in talk
+        ]
+        for talk in talks
+    ]
+    for name, rows in layouts.items():
+        (folder / "a.jsonl").write_text("".join(json.dumps({name: row}) + "\n" for row in rows), encoding="utf-8")
+        with (folder / "a.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([[name], *([json.dumps(row)] for row in rows)])
+        uniform = [[{**turn, flag: None if turn[flag] is None else str(turn[flag])} for turn in row] for row in rows]
+        pq.write_table(pa.Table.from_pylist([{name: row} for row in uniform]), folder / "a.parquet")
+        for file_name in ("a.jsonl", "a.csv", "a.parquet"):
+            found = [parse_conversation(row) for _, row in iterate_rows(folder / file_name)]
+            assert [[(m.role, m.text, m.weight) for m in talk.messages] for talk in found] == expected, (
+                name,
+                file_name,
+            )
 
 
 def test_forms_are_told_in_one_line():
