@@ -18,6 +18,7 @@ from evolvent.data.forms import (
     detect_form,
     parse_conversation,
     parse_preference,
+    standardize_row,
 )
 from evolvent.data.tables import iterate_rows
 from evolvent.errors import SampleInvalid
@@ -238,6 +239,27 @@ def test_instructions_beside_sides_that_repeat_the_prompt_are_kept():
         pair = parse_preference(row)
         assert list(pair.prompt) == [Message("system", "Be brief."), USER]
         assert (list(pair.chosen), list(pair.rejected)) == PAIR[1:]
+
+
+def test_texts_that_are_lists_stay_texts():
+    """Programs answer with lists; a table holds messages as JSON text."""
+    conversation = parse_conversation({"prompt": "Primes?", "completion": "[2, 3]"})
+    assert conversation.messages[-1] == Message("assistant", "[2, 3]")
+    pair = parse_preference({"prompt": "Primes?", "chosen": "[2, 3]", "rejected": "[]"})
+    assert [side[0].text for side in (pair.chosen, pair.rejected)] == ["[2, 3]", "[]"]
+
+
+def test_a_turn_that_repeats_the_prompt_later_is_kept():
+    later = [{"role": "assistant", "content": "Yes?"}, *QUESTION]
+    pair = parse_preference({"prompt": "1 + 1?", "chosen": later + CHOSEN, "rejected": later + REJECTED})
+    assert [message.text for message in (*pair.prompt, *pair.chosen)] == ["1 + 1?", "Yes?", "1 + 1?", "2"]
+
+
+def test_other_fields_of_a_row_stay_beside_its_messages():
+    row = {"messages": QUESTION + CHOSEN, "answer": "2", "source": "s", "prompt": "1 + 1?", "note": None}
+    assert standardize_row(row) == {name: value for name, value in row.items() if value is not None}
+    question = {"question": "1 + 1?", "answer": "2", "level": 3}
+    assert standardize_row(question) == {"level": 3, "messages": QUESTION + CHOSEN}
 
 
 def test_one_word_that_opens_both_replies_is_no_repeated_prompt():

@@ -76,16 +76,21 @@ _ROLE_OF_SPEAKER: Mapping[str, str] = {
     **dict.fromkeys(("observation", "function_response", "function", "ipython", "tool_response"), "tool"),
     **dict.fromkeys(("function_call", "tool_call"), "call"),
 }
+_INSTRUCTION_ROLES = ("system", "developer")
 _THOUGHT_TYPES = ("thinking", "reasoning")  # of the parts of a message's content
 _QUESTIONS = (("question", "answer"), ("problem", "solution"))
-_READ_FIELDS = frozenset(
-    (
-        *("messages", "conversations", "prompt", "completion", "instruction", "input", "output", "system", "history"),
-        *(name for names in _QUESTIONS for name in names),
-        *("query", "answers", "tools", "functions", "label"),
-        *("chosen", "rejected", "preferred_output", "non_preferred_output"),
-    )
-)
+_TALK_FIELDS = ("messages", "conversations", "system", "tools", "functions")
+_FIELDS_OF_FORM: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("messages", "sharegpt", "agenttraj", "agentinstruct"), _TALK_FIELDS),
+    "prompt-completion": ("prompt", "completion", "label", *_TALK_FIELDS),
+    "alpaca": ("instruction", "input", "output", "history", *_TALK_FIELDS),
+    "questions": ("question", "answer", "problem", "solution", "history", *_TALK_FIELDS),
+    "calls": ("query", "answers", *_TALK_FIELDS),
+    "preferences": (
+        *("prompt", "chosen", "rejected", "input", "preferred_output", "non_preferred_output"),
+        *("instruction", "history", "question", "problem", *_TALK_FIELDS),
+    ),
+}
 _TRANSCRIPT_TURN = re.compile(r"(?:^|\n\n)(Human|Assistant):[ \n]?")
 _MIN_REPEATED_WORDS = 3  # a text prompt of fewer words may open both replies by chance
 
@@ -175,7 +180,8 @@ def standardize_row(row: JsonObject) -> JsonObject:
     form = detect_form(row)
     if form == "text":
         return row
-    other_fields = {name: value for name, value in row.items() if name not in _READ_FIELDS and value is not None}
+    fields = _FIELDS_OF_FORM[form] if form is not None else ()
+    other_fields = {name: value for name, value in row.items() if name not in fields and value is not None}
     parts: dict[str, Sequence[Message]]
     if form == "preferences":
         pair = parse_preference(row)
@@ -233,7 +239,7 @@ def _form_error(row: object, expected: str) -> SampleInvalid:
 def _parse_system(row: JsonObject, messages: Sequence[Message]) -> list[Message]:
     """Returns the message of the field `system`, unless the conversation begins with instructions."""
     system = row.get("system")
-    if system is None or system == "" or (messages and messages[0].role in ("system", "developer")):
+    if system is None or system == "" or _count_instructions(messages):
         return []
     return [_text_message("system", row, "system")]
 
@@ -268,13 +274,17 @@ def _parse_request(row: JsonObject, name: str) -> list[Message]:
 
 def _parse_side(value: object, role: str) -> list[Message]:
     """Parses a prompt or reply: text, one message, or messages."""
-    turns = parse_list(value)
-    if turns is None and isinstance(value, str):
-        return [Message(role, value)]
-    turns = [value] if isinstance(value, Mapping) else turns
+    turns = [value] if isinstance(value, Mapping) else parse_list(value)
+    if isinstance(value, str) and not (turns and all(_is_turn(turn) for turn in turns)):
+        return [Message(role, value)]  # also a text that is a list, such as a program's
     if not turns:
         raise SampleInvalid(f"the {role} of the row is neither text nor messages", value=value)
     return _parse_turns(turns)
+
+
+def _is_turn(value: object) -> bool:
+    names = set(value) if isinstance(value, Mapping) else set[object]()
+    return {"from", "value"} <= names or ("role" in names and bool({"content", "tool_calls", "function_call"} & names))
 
 
 def _parse_turns(turns: Sequence[object]) -> list[Message]:
@@ -282,9 +292,9 @@ def _parse_turns(turns: Sequence[object]) -> list[Message]:
     messages = list[Message]()
     for number, turn in enumerate(turns):
         message, is_call = _parse_turn(turn, number)
-        if is_call and messages and messages[-1].role == "assistant":  # the call belongs to the reply before it
-            previous = messages.pop()
-            message = replace(previous, content=previous.content, calls=(*previous.calls, *message.calls))
+        previous = messages[-1] if messages else None
+        if is_call and previous is not None and previous.role == "assistant" and previous.extra == message.extra:
+            message = replace(messages.pop(), calls=(*previous.calls, *message.calls))  # a call of the reply before it
         messages.append(message)
     return messages
 
@@ -464,24 +474,27 @@ def _make_preference(
     while num_shared < min(len(chosen), len(rejected)) and chosen[num_shared] == rejected[num_shared]:
         num_shared += 1
     shared = chosen[:num_shared]
-    if prompt is None or _contains(shared, prompt):
+    if prompt is None:
         prompt = shared
-    elif shared and _same_texts(shared, prompt[-num_shared:]):
-        pass
     else:
-        num_shared = 0
+        num_rules, num_shared_rules = _count_instructions(prompt), _count_instructions(shared)
+        asked, repeated = prompt[num_rules:], shared[num_shared_rules:]
+        if len(repeated) >= len(asked) and _same_texts(repeated[: len(asked)], asked):
+            prompt = [*(prompt[:num_rules] or shared[:num_shared_rules]), *repeated]
+        elif not repeated or not _same_texts(repeated, asked[-len(repeated) :]):
+            num_shared = 0
     return Preference(tuple(prompt), tuple(chosen[num_shared:]), tuple(rejected[num_shared:]), tools)
+
+
+def _count_instructions(messages: Sequence[Message]) -> int:
+    """Counts the instructions with which messages begin."""
+    return next((i for i, message in enumerate(messages) if message.role not in _INSTRUCTION_ROLES), len(messages))
 
 
 def _same_texts(messages: Sequence[Message], others: Sequence[Message]) -> bool:
     return [(message.role, message.text.strip()) for message in messages] == [
         (message.role, message.text.strip()) for message in others
     ]
-
-
-def _contains(messages: Sequence[Message], part: Sequence[Message]) -> bool:
-    size = len(part)
-    return any(_same_texts(messages[start : start + size], part) for start in range(len(messages) - size + 1))
 
 
 def _remove_repeated_prompt(prompt: Sequence[Message], completion: list[Message]) -> list[Message]:
@@ -500,7 +513,7 @@ def _remove_repeated_text(prompt: object, sides: list[list[Message]], texts: Seq
 
 def _parse_transcript(text: str) -> list[Message]:
     """Parses the turns of a transcript, `Human: ...` and `Assistant: ...`, separated by blank lines."""
-    pieces = _TRANSCRIPT_TURN.split(text)
+    pieces = _TRANSCRIPT_TURN.split(text.lstrip())
     roles = {"Human": "user", "Assistant": "assistant"}
     return [
         Message(roles[speaker], turn_text.strip())
