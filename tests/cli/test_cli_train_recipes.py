@@ -388,6 +388,9 @@ def test_a_run_is_learned_in_its_own_worlds(evolvent):
     code, shown, error = evolvent("train", "sft", "played", *few, "--to", "run")
     assert (code, error) == (0, "") and "worlds countdown:3: those of played" in shown
     assert 'worlds = ["countdown:3"]' in Path("run/config.toml").read_text()
+    assert evolvent("runs", "export", "played", "--to", "played.jsonl")[0] == 0
+    code, shown, error = evolvent("train", "sft", "played.jsonl", *few, "--to", "again")
+    assert (code, error) == (0, "") and "worlds countdown: those of played.jsonl" in shown, "by their names"
     code, _, error = evolvent("train", "sft", "played", *few, "--worlds", "lookup", "--to", "other")
     assert code == 2 and "unknown world 'countdown' (known: lookup)" in error, "named worlds count"
 

@@ -151,7 +151,7 @@ def _run_recipe(argv: Sequence[str], logger: Logger) -> int:
 
 def _fill_run_worlds(config: RecipeConfig, console: Console | None) -> RecipeConfig:
     """Returns the settings with the worlds of the run whose episodes are learned, where nobody named any."""
-    if "worlds" in config.model_fields_set or not config.data.is_dir():
+    if "worlds" in config.model_fields_set:
         return config
     try:
         if not holds_episodes(config.data):

@@ -142,12 +142,12 @@ def unknown_world_problems(
 
 
 def find_run_worlds(data: Path, summaries: Iterable[EpisodeSummary]) -> tuple[str, ...]:
-    """Finds the worlds of a run's episodes: those that its settings record, or embedded ones of the same names.
+    """Finds the worlds of episodes: those that the settings of their run record, or embedded ones of the same names.
 
     Returns:
         names of worlds, as `--worlds` takes them; none where neither is known.
     """
-    for folder in (data, data.parent):
+    for folder in (data, data.parent) if data.is_dir() else ():
         recorded_worlds = read_recorded_worlds(folder)
         if recorded_worlds:
             return recorded_worlds
