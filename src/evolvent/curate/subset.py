@@ -217,15 +217,15 @@ def measure_rows(
             cache, [_FORMAT, "measure", dict(measure.settings()), [digest.hex() for digest in block_digests]]
         )
         file = file.with_suffix(".npz")
-        measured = _read_block(file)
-        reused += measured is not None
-        if measured is None:
-            measured = measure(block_rows)
-            _write_block(file, measured)
-        parts.append(measured)
-        refused |= {first + index: why for index, why in measured.refused.items()}
+        measurements = _read_block(file)
+        reused += measurements is not None
+        if measurements is None:
+            measurements = measure(block_rows)
+            _write_block(file, measurements)
+        parts.append(measurements)
+        refused |= {first + index: why for index, why in measurements.refused.items()}
         row_indices.append(
-            np.array([first + index for index in range(len(block_rows)) if index not in measured.refused], np.int64)
+            np.array([first + index for index in range(len(block_rows)) if index not in measurements.refused], np.int64)
         )
         progress(len(digests))
     if not sum(map(len, row_indices)):
@@ -245,13 +245,13 @@ def _digest(row: Row) -> bytes:
     return hashlib.sha256(row_to_line(row)).digest()[:16]
 
 
-def _write_block(file: Path, measured: RowMeasurements) -> None:
+def _write_block(file: Path, measurements: RowMeasurements) -> None:
     refused_json = np.frombuffer(
-        canonical_json({str(index): why for index, why in measured.refused.items()}).encode(), np.uint8
+        canonical_json({str(index): why for index, why in measurements.refused.items()}).encode(), np.uint8
     )
-    arrays = {"features": measured.features, "refused": refused_json}
-    if measured.quality is not None:
-        arrays["quality"] = measured.quality
+    arrays = {"features": measurements.features, "refused": refused_json}
+    if measurements.quality is not None:
+        arrays["quality"] = measurements.quality
     with atomic_writer(file) as out:
         np.savez(out, **arrays)  # type: ignore[arg-type]
 

@@ -181,7 +181,7 @@ def standardize_row(row: JsonObject) -> JsonObject:
     if form == "text":
         return row
     fields = _FIELDS_OF_FORM[form] if form is not None else ()
-    other_fields = {name: value for name, value in row.items() if name not in fields and value is not None}
+    extra_fields = {name: value for name, value in row.items() if name not in fields and value is not None}
     parts: dict[str, Sequence[Message]]
     if form == "preferences":
         pair = parse_preference(row)
@@ -190,7 +190,7 @@ def standardize_row(row: JsonObject) -> JsonObject:
         conversation = parse_conversation(row)
         parts, tools = {"messages": conversation.messages}, conversation.tools
     messages = {name: [message.as_openai() for message in part] for name, part in parts.items()}
-    return {**other_fields, **messages, **({"tools": [tool.as_openai() for tool in tools]} if tools else {})}
+    return {**extra_fields, **messages, **({"tools": [tool.as_openai() for tool in tools]} if tools else {})}
 
 
 # ------------------------------------------------------------------ conversations
@@ -310,8 +310,8 @@ def _parse_turn(turn: object, number: int) -> tuple[Message, bool]:
         raise SampleInvalid(f"the speaker of turn {number} is unknown", value=speaker, expected=expected)
     weight = 1.0
     for name in ("weight", "loss"):
-        field_weight = parse_weight(turn.get(name))
-        weight *= 1.0 if field_weight is None else field_weight
+        factor = parse_weight(turn.get(name))
+        weight *= 1.0 if factor is None else factor
     extra = {"weight": weight} if weight != 1.0 and role in ("assistant", "call") else {}
     if role == "call":
         entries = value if isinstance(value, list) else [value] if isinstance(value, Mapping) else _parse_calls(value)
@@ -469,21 +469,20 @@ def _make_preference(
     prompt: list[Message] | None, sides: Sequence[list[Message]], tools: tuple[Tool, ...]
 ) -> Preference:
     """Makes the pair; the beginning that both sides have in common is the prompt, or repeats it."""
-    chosen, rejected = sides
     num_shared = 0
-    while num_shared < min(len(chosen), len(rejected)) and chosen[num_shared] == rejected[num_shared]:
+    while num_shared < min(map(len, sides)) and sides[0][num_shared] == sides[1][num_shared]:
         num_shared += 1
-    shared = chosen[:num_shared]
+    shared = sides[0][:num_shared]
     if prompt is None:
         prompt = shared
     else:
         num_rules, num_shared_rules = _count_instructions(prompt), _count_instructions(shared)
-        asked, repeated = prompt[num_rules:], shared[num_shared_rules:]
-        if len(repeated) >= len(asked) and _same_texts(repeated[: len(asked)], asked):
+        question, repeated = prompt[num_rules:], shared[num_shared_rules:]
+        if len(repeated) >= len(question) and _same_texts(repeated[: len(question)], question):
             prompt = [*(prompt[:num_rules] or shared[:num_shared_rules]), *repeated]
-        elif not repeated or not _same_texts(repeated, asked[-len(repeated) :]):
+        elif not repeated or not _same_texts(repeated, question[-len(repeated) :]):
             num_shared = 0
-    return Preference(tuple(prompt), tuple(chosen[num_shared:]), tuple(rejected[num_shared:]), tools)
+    return Preference(tuple(prompt), tuple(sides[0][num_shared:]), tuple(sides[1][num_shared:]), tools)
 
 
 def _count_instructions(messages: Sequence[Message]) -> int:
@@ -491,9 +490,9 @@ def _count_instructions(messages: Sequence[Message]) -> int:
     return next((i for i, message in enumerate(messages) if message.role not in _INSTRUCTION_ROLES), len(messages))
 
 
-def _same_texts(messages: Sequence[Message], others: Sequence[Message]) -> bool:
+def _same_texts(messages: Sequence[Message], expected: Sequence[Message]) -> bool:
     return [(message.role, message.text.strip()) for message in messages] == [
-        (message.role, message.text.strip()) for message in others
+        (message.role, message.text.strip()) for message in expected
     ]
 
 
@@ -507,8 +506,8 @@ def _remove_repeated_text(prompt: object, sides: list[list[Message]], texts: Seq
     """Removes a text prompt with which the texts of both sides begin."""
     if not isinstance(prompt, str) or len(prompt.split()) < _MIN_REPEATED_WORDS:
         return sides
-    rests = [text[len(prompt) :].strip() for text in texts if isinstance(text, str) and text.startswith(prompt)]
-    return [[Message("assistant", rest)] for rest in rests] if len(rests) == 2 and all(rests) else sides
+    replies = [text[len(prompt) :].strip() for text in texts if isinstance(text, str) and text.startswith(prompt)]
+    return [[Message("assistant", reply)] for reply in replies] if len(replies) == 2 and all(replies) else sides
 
 
 def _parse_transcript(text: str) -> list[Message]:

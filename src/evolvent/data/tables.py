@@ -116,8 +116,8 @@ def _read_path(path: Path) -> list[TableRow]:
     if path.is_dir():
         return _read_folder(path)
     return [
-        TableRow(where, {}, problem=str(row)) if isinstance(row, SampleInvalid) else _build_row(where, row, None)
-        for where, row in iterate_rows(path)
+        TableRow(location, {}, problem=str(row)) if isinstance(row, SampleInvalid) else _build_row(location, row, None)
+        for location, row in iterate_rows(path)
     ]
 
 
@@ -230,29 +230,29 @@ def _iterate_csv(path: Path) -> Iterator[tuple[str, object]]:
                 except csv.Error as error:
                     yield f"{path.name}:{reader.reader.line_num}", SampleInvalid(f"the row is not CSV: {error}")
                     continue
-                where = f"{path.name}:{reader.line_num}"
+                location = f"{path.name}:{reader.line_num}"
                 if None in row or None in row.values():
                     count = len(reader.fieldnames or ())
-                    yield where, SampleInvalid(f"the row does not have the {count} cells of the header")
+                    yield location, SampleInvalid(f"the row does not have the {count} cells of the header")
                 else:
-                    yield where, row
+                    yield location, row
     except (StoreError, UnicodeError) as error:
         raise ConfigError(
             f"{path} cannot be read: {error}", expected="JSON lines, JSON, CSV or Parquet in UTF-8"
         ) from error
 
 
-def _build_row(where: str, row: object, split: str | None) -> TableRow:
+def _build_row(location: str, row: object, split: str | None) -> TableRow:
     if not isinstance(row, Mapping):
-        return TableRow(where, {}, problem=f"got {type(row).__name__}, expected an object with columns")
+        return TableRow(location, {}, problem=f"got {type(row).__name__}, expected an object with columns")
     try:
         values = {str(name): _to_json(value) for name, value in row.items()}
     except SampleInvalid as error:
-        return TableRow(where, {}, problem=str(error))
+        return TableRow(location, {}, problem=str(error))
     stated = values.get("split")
     if split is None and isinstance(stated, str) and stated.lower() in _SPLITS:
         split = _SPLITS[stated.lower()]
-    return TableRow(where, values, split)
+    return TableRow(location, values, split)
 
 
 def _to_json(value: object, depth: int = 0) -> Json:

@@ -162,8 +162,8 @@ class _SpaceSummary:
         """Adds the values of an episode."""
         if isinstance(values, list):
             lengths = [len(text) for text in values]
-            least = min([*lengths, self._lengths[0]] if self._kind else lengths)
-            self._lengths = (least, max([*lengths, self._lengths[1]]))
+            min_length = min([*lengths, self._lengths[0]] if self._kind else lengths)
+            self._lengths = (min_length, max([*lengths, self._lengths[1]]))
             self._characters.update(*values)
             self._kind = "texts"
             return
@@ -179,8 +179,9 @@ class _SpaceSummary:
     def describe(self) -> str:
         """Returns the space as JSON text."""
         if self._kind == "texts":
-            least, most = self._lengths
-            text_space = {"min_length": least, "max_length": max(most, 1), "charset": "".join(sorted(self._characters))}
+            min_length, max_length = self._lengths
+            characters = "".join(sorted(self._characters))
+            text_space = {"min_length": min_length, "max_length": max(max_length, 1), "charset": characters}
             return json.dumps({"type": "Text", **text_space})
         if self._is_discrete:
             return json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": self._count})
