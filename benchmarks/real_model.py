@@ -2,7 +2,7 @@
 
     evolvent models get smollm2                         first, once
     python -m benchmarks.real_model [--json] [--save]   all works; peers need `pip install -e '.[peers]'`
-    python -m benchmarks.real_model --works decode      only these: decode, sft, grpo, threads
+    python -m benchmarks.real_model --works decode      only these (decode, sft, grpo, threads) beside the kept others
     python -m benchmarks.real_model --quick [--json]    few tokens, our side alone; supports no claim
 
 Every side runs in a process of its own, one thread unless said, with the same weights (dequantized from Q4_1) and the
@@ -18,8 +18,9 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks.real_model_sides import DECODE_COUNTS, SIDES
@@ -109,6 +110,14 @@ def summarize(found: dict[str, dict[str, dict[str, Any]]]) -> dict[str, Any]:
     return keys
 
 
+def read_kept_sides(path: Path, found: Mapping[str, object]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns the kept figures of the works that were not measured now; empty where nothing is kept."""
+    if not path.is_file():
+        return {}
+    kept: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))["sides"]
+    return {work: sides for work, sides in kept.items() if work not in found}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("real_model", __doc__, quick="few tokens, our side alone", save=RESULT)
     parser.add_argument("--works", nargs="+", choices=tuple(WORKS), default=list(WORKS), help="only these works")
@@ -118,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {
         work: measure(work, repeats=1 if options.quick else options.repeats, quick=options.quick) for work in works
     }
+    if not options.quick and len(works) < len(WORKS):
+        found = {**read_kept_sides(RESULT, found), **found}
     skipped = {f"{work}: {side}": row["skipped"] for work, rows in found.items() for side, row in rows.items()
                if "skipped" in row}  # fmt: skip
     figures = {

@@ -72,3 +72,8 @@ def test_the_last_part_of_a_path_is_enough_where_it_is_unique(capsys, argv, line
 def test_a_short_name_of_several_settings_is_answered_with_all_of_them(capsys):
     assert main(["train", "grpo", "--kind", "dapo"]) == 2
     assert "ambiguous key 'kind' (use one of adapter.kind, rl.kind)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_help_on_an_unknown_recipe_does_not_show_that_of_another(capsys):
+    assert main(["train", "gato", "--help"]) == 2
+    assert "unknown recipe 'gato'" in capsys.readouterr().err

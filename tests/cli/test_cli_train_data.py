@@ -85,7 +85,7 @@ def test_from_data_to_policy_and_on_after_a_stop(name, stop, place, monkeypatch,
     assert load_policy(place / "whole" / "model").version > 0 and (place / "whole" / "report.html").is_file()
     if name in TEST:
         found = json.loads((place / "whole" / f"{name}.measured.json").read_text())
-        assert found["before"].keys() == found["after"].keys() and " before, " in said
+        assert found["before"].keys() == found["after"].keys() and "before, 95 %" in said
     else:
         assert "round 1: " in said and "of 4 sources learned" in said
     fit, fitted = LocalBackend.fit, []

@@ -182,7 +182,8 @@ def _parse_recipe(argv: Sequence[str]) -> tuple[str, list[str], float | None]:
             find_nearest(first, (*RECIPES, *_OTHER_METHODS, *RL_METHODS)),
             argv[1:2] and not argv[1].startswith("--"),
         )
-        if not first.startswith("--") and (suggestion or has_data) and not Path(first).exists():
+        asks_for_help = any(word in ("-h", "--help") for word in argv)
+        if not first.startswith("--") and (suggestion or has_data or asks_for_help) and not Path(first).exists():
             raise ConfigError(
                 [
                     unknown_name_problem(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 from rich.console import Console
 
+from evolvent.cli.console import render_table
 from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.record import RunRecord, choose_run_folder
@@ -221,14 +222,29 @@ def _load_base_policy(config: DataMethodConfig, method_data: MethodData) -> Poli
 
 
 def _report_figures(console: Console, file: Path, figures: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the figures to a file and prints them line by line."""
+    """Writes the figures to a file and prints them as a table; three numbers are a mean with its interval."""
     if not figures["after"]:
         return
     write_atomic(file, plain_json(figures) + "\n")
-    for figure_name, after in figures["after"].items():
-        console.print(
-            show_hidden(f"{figure_name}: {figures['before'].get(figure_name)} before, {after} after"), soft_wrap=True
-        )
+    rows = [
+        (name, _format_figure(figures["before"].get(name)), _format_figure(after))
+        for name, after in figures["after"].items()
+    ]
+    console.print(render_table(console, ("measure", "before, 95 %", "after, 95 %"), rows))
+
+
+def _format_figure(value: object) -> str | None:
+    """Formats a figure.
+
+    >>> _format_figure([0.25, 0.1, 0.4]), _format_figure(3), _format_figure([1.5, None, None])
+    ('0.25 (0.1 to 0.4)', '3', '1.5')
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 3:
+        mean, low, high = (None if end is None else float(end) for end in value)
+        if mean is None:
+            return None
+        return f"{mean:.3g}" if low is None or high is None else f"{mean:.3g} ({low:.3g} to {high:.3g})"
+    return None if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _train_hammer(base_policy: Policy, method_data: MethodData, config: TrainHammerConfig, run: Run[Policy]) -> Policy:
