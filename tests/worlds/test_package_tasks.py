@@ -8,6 +8,7 @@ from itertools import permutations
 
 import pytest
 
+from benchmarks import package_tasks
 from benchmarks.package_games import BEST, WORST
 from benchmarks.package_tasks import (
     NONSENSE,
@@ -18,6 +19,7 @@ from benchmarks.package_tasks import (
     play_experiment,
     play_game,
 )
+from evolvent.errors import MissingExtra
 from evolvent.trajectory import Score
 from evolvent.worlds.extras.reasoning_gym import ReasoningGym
 from evolvent.worlds.extras.sciworld import VARIATIONS, JvmLimits, SciWorld
@@ -118,6 +120,22 @@ def test_wrong_orders_are_found():
         "the best policy does not earn more than the worst"
     ]
     assert NONSENSE
+
+
+def test_missing_packages_leave_the_figures_out(monkeypatch):
+    def play(seeds):
+        yield PlayedTask("won", Outcome(Score(1.0, 1.0, True), 1.0), Outcome(Score(0.0, 0.0, False), 0.0), ())
+
+    def miss(seeds):
+        raise MissingExtra("sciworld", "ScienceWorld")
+
+    monkeypatch.setattr(package_tasks, "_PACKAGES", {"here": play, "missing": miss})
+    figures = package_tasks.measure_packages(quick=True)
+    assert (figures["package_tasks"], figures["package_order_wrong"]) == (None, None)
+    assert "pip install 'evolvent[sciworld]'" in figures["package_missing"][0]
+    monkeypatch.setattr(package_tasks, "_PACKAGES", {"here": play})
+    figures = package_tasks.measure_packages(quick=True)
+    assert (figures["package_tasks"], figures["package_order_wrong"]) == (1, 0)
 
 
 def test_solve_cryptarithm_finds_all_solutions():
