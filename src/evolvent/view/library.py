@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -79,7 +79,8 @@ class RunStatus:
     """The status of a run, from the last lines of its files; None where they lack a number.
 
     Attributes:
-        step: newest update or iteration. loss: there. success: mean over the panels of the newest evaluation.
+        step: newest update or iteration. loss: there. success: mean over the panels of the newest evaluation, of the
+            run's first arm where it has several: of evolve, not of its control.
     """
 
     step: float | None
@@ -236,20 +237,27 @@ def _read_status(run: RunEntry) -> RunStatus:
     rows = list(_read_last_rows(run.folder / "metrics.jsonl"))
     step = next((number for row in rows if (number := as_number(row.get("step"))) is not None), None)
     loss = next((number for row in rows if (number := as_number(row.get("loss"))) is not None), None)
-    means = [as_number(row.get("mean")) for row in _newest_stage_rows(run.folder / "results.jsonl")]
+    means = [as_number(row.get("mean")) for row in _newest_stage_rows(run.folder / "results.jsonl", run.arms[:1])]
     known_means = [mean for mean in means if mean is not None]
     return RunStatus(
         step, loss, sum(known_means) / len(known_means) if known_means and len(known_means) == len(means) else None
     )
 
 
-def _newest_stage_rows(path: Path) -> list[Mapping[str, object]]:
-    """Returns all rows of the newest stage: with their outcomes they may exceed a tail. Empty if too large."""
+def _newest_stage_rows(path: Path, arms: Sequence[str] = ()) -> list[Mapping[str, object]]:
+    """Returns all rows of the newest stage: with their outcomes they may exceed a tail. Empty if too large.
+
+    Args:
+        arms: the newest stage of these arms; where the file has none of them, of any arm.
+    """
     max_bytes = _TAIL_BYTES
     while max_bytes <= _MAX_INFO_BYTES:
         rows = list(_read_last_rows(path, max_bytes))
+        is_whole = not path.is_file() or path.stat().st_size <= max_bytes
+        arm_rows = [row for row in rows if row.get("arm") in arms]
+        rows = arm_rows if arm_rows or (arms and not is_whole) else rows
         stage_rows = [row for row in rows if row.get("stage") == rows[0].get("stage")]
-        if len(stage_rows) < len(rows) or not path.is_file() or path.stat().st_size <= max_bytes:
+        if len(stage_rows) < len(rows) or is_whole:
             return stage_rows
         max_bytes *= 4
     return []

@@ -17,7 +17,7 @@ from evolvent.view.credit import CreditPicture, CreditToken, CreditTurn, parse_c
 from evolvent.view.escape import mark_hidden, show_hidden
 from evolvent.view.values import as_list, as_mapping
 
-__all__ = ["TokenColoring", "find_colorings", "find_credit", "shade_tokens"]
+__all__ = ["TokenColoring", "find_colorings", "find_credit", "has_logprobs", "shade_tokens"]
 
 _UNSURE = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a token changes, as in the report
 _SHADES = 5
@@ -71,7 +71,11 @@ def find_colorings(
     """Returns the ways in which the tokens of a trajectory can be colored; none where it has no tokens."""
     if not any(step.generations for step in trajectory.steps):
         return []
-    colorings = [TokenColoring("logprob", "log-probability")]
+    generations = [generation for step in trajectory.steps for generation in step.generations]
+    caption = (
+        "" if any(map(has_logprobs, generations)) else "played at temperature 0: how sure the policy was is not stored"
+    )
+    colorings = [TokenColoring("logprob", "log-probability", caption)]
     colorings += _credit_colorings(credit)
     scorers: dict[str, list[Annotation]] = {}
     for note in annotations:
@@ -83,6 +87,11 @@ def find_colorings(
         if numbers:
             colorings.append(TokenColoring(f"@{scorer}", scorer, f"as {scorer} noted", numbers, reach))
     return colorings
+
+
+def has_logprobs(generation: Generation) -> bool:
+    """Tells whether log-probabilities say something: at temperature 0 all of them are 0."""
+    return bool(generation.logprobs[generation.sampled].any())
 
 
 def find_credit(document: object, traj: str) -> dict[int, CreditTurn]:
@@ -117,7 +126,8 @@ def shade_tokens(
                 for token_index, token in enumerate(turn.tokens)
             ]
         )
-    rows = zip(texts(ids), generation.sampled.tolist(), generation.logprobs.tolist(), range(len(ids)), strict=False)
+    logprobs: list[float | None] = [*generation.logprobs.tolist()] if has_logprobs(generation) else [None] * len(ids)
+    rows = zip(texts(ids), generation.sampled.tolist(), logprobs, range(len(ids)), strict=False)
     token_spans = [
         _render_token(text, sampled, logp, numbers.get(token_index), coloring)
         for text, sampled, logp, token_index in rows
@@ -138,7 +148,7 @@ def _render_token(
     facts = [] if number is None else [f"{coloring.label} {number:.4g}"]
     facts += [f"log p {logp:.3f}, p {exp(min(logp, 0.0)):.2g}"] if sampled and logp is not None else []
     if coloring.name == "logprob":
-        style = "read" if not sampled or logp is None else f"unsure-{sum(logp < log(chance) for chance in _UNSURE)}"
+        style = f"unsure-{sum(logp is not None and logp < log(chance) for chance in _UNSURE)}" if sampled else "read"
     else:
         shade = _shade_class(_shade_level(number, coloring.reach)) if number is not None else "credit-0"
         style = f"credit {shade}" if sampled or number is not None else "credit credit-0 unlearned"
