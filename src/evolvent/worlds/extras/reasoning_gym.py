@@ -247,7 +247,7 @@ def _mark_figlet(answer: str, entry: Mapping[str, Any], mark: float) -> float:
     word, expected = answer.replace(" ", "").lower(), entry["answer"].strip().lower()
     if word == expected or mark < _FULL:
         return mark
-    num_equal = sum(ours == theirs for ours, theirs in zip(word, expected, strict=False))
+    num_equal = sum(letter == right for letter, right in zip(word, expected, strict=False))
     return float(num_equal / max(len(word), len(expected)))
 
 

@@ -298,17 +298,17 @@ def _solve_cryptarithm(equation: str) -> tuple[Mapping[str, int], ...]:
     """Finds all digits that make an equation such as SEND+MORE=MONEY right."""
     left, right = equation.split("=")
     weights: dict[str, int] = {}
-    for sign, words in ((1, left.split("+")), (-1, [right])):
-        for word in words:
+    for sign, addends in ((1, left.split("+")), (-1, [right])):
+        for word in addends:
             for power, letter in enumerate(reversed(word)):
                 weights[letter] = weights.get(letter, 0) + sign * 10**power
     letters = sorted(weights, key=lambda letter: -abs(weights[letter]))
     leading = {word[0] for word in (*left.split("+"), right)}
-    rest = [9 * sum(abs(weights[letter]) for letter in letters[index:]) for index in range(len(letters) + 1)]
+    bounds = [9 * sum(abs(weights[letter]) for letter in letters[index:]) for index in range(len(letters) + 1)]
     solutions: list[Mapping[str, int]] = []
 
     def assign(digits: tuple[int, ...], total: int) -> None:
-        if abs(total) > rest[len(digits)]:
+        if abs(total) > bounds[len(digits)]:
             return
         if len(digits) == len(letters):
             solutions.append(dict(zip(letters, digits, strict=True)))
