@@ -170,11 +170,13 @@ def test_json_fields_of_datasets_are_decoded(tmp_path):
         ("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}\n', "a.jsonl:2", "not valid JSON"),
         ("a.csv", 'a,b\n1,2\n"1"x,2\n3,4\n', "a.csv:3", "the row is not CSV"),
         ("a.csv", "a,b\n1,2\n1\n3,4\n", "a.csv:3", "2 cells of the header"),
+        ("a.csv", b"a,b\n1,2\n\xff,2\n3,4\n", "a.csv:3", "the row is not UTF-8"),
+        ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}\n{"a": 3}\n', "a.jsonl:2", "not valid JSON"),
     ],
 )
 def test_bad_row_is_named_and_the_others_are_read(tmp_path, name, content, where, problem):
     path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     rows = list(iterate_rows(path))
     assert [location for location, row in rows if isinstance(row, SampleInvalid)] == [where]
     assert problem in str(rows[1][1]) and len(rows) == 3

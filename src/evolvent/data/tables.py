@@ -41,6 +41,7 @@ _SPLITS = {
 _PARQUET_MAGIC, _ARROW_MAGICS = b"PAR1", (b"ARROW1", b"\xff\xff\xff\xff")  # a file, and a stream of Arrow
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _MAX_DEPTH = 64
+_UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `surrogateescape` keeps them
 _BATCH_ROWS = 1024
 _MAX_CELL_BYTES = 1 << 24
 
@@ -218,9 +219,11 @@ def _iterate_csv(path: Path) -> Iterator[tuple[str, object]]:
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_BYTES))
     try:
         with open_unpacked(path) as file:
-            delimiter = "\t" if b"\t" in file.readline() else ","
+            header = file.readline()
+            header.decode()  # a file in another encoding is refused as a whole
+            delimiter = "\t" if b"\t" in header else ","
             file.seek(0)
-            lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
             reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
             while True:
                 try:
@@ -234,6 +237,8 @@ def _iterate_csv(path: Path) -> Iterator[tuple[str, object]]:
                 if None in row or None in row.values():
                     count = len(reader.fieldnames or ())
                     yield location, SampleInvalid(f"the row does not have the {count} cells of the header")
+                elif any(_UNDECODED.search(cell) for cell in row.values()):
+                    yield location, SampleInvalid("the row is not UTF-8")
                 else:
                     yield location, row
     except (StoreError, UnicodeError) as error:
