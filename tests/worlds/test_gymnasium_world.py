@@ -177,6 +177,15 @@ def test_a_continuous_environment_keeps_the_contract_of_worlds():
     assert problems == []
 
 
+def test_an_environment_of_another_package_names_its_actions():
+    pytest.importorskip("minigrid")
+    world = load_world("gymnasium:minigrid:MiniGrid-Empty-5x5-v0")
+    observation, info = world.make(_task(world)).reset()
+    assert info["admissible"] == ["left", "right", "forward", "pickup", "drop", "toggle", "done"]
+    assert observation.splitlines()[-1] == "mission: get to the green goal square" and world.vocabulary() is None
+    assert check_env(lambda: world.make(_task(world)), forkable=True, walks=2) == []
+
+
 def test_an_episode_is_that_of_gymnasium_under_the_seed_of_the_task():
     world = GymnasiumWorld("Pendulum-v1", decimals=6)
     task = _task(world)

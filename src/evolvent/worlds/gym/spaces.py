@@ -33,8 +33,7 @@ _PIECES = re.compile(r"\w+|[^\w\s]")
 def space_kind(space: Space) -> str:
     """Returns the kind of a space by the name of the nearest class of Gymnasium; a space of texts is "Text"."""
     names = [kind.__name__ for kind in type(space).__mro__ if kind.__module__.startswith("gymnasium.spaces")]
-    dtype: object = space.dtype  # of a space of texts it is not one of numpy's
-    return "Text" if dtype is str else next(iter(names), type(space).__name__)
+    return "Text" if getattr(space.dtype, "kind", "") == "U" else next(iter(names), type(space).__name__)
 
 
 def split_words(text: str) -> list[str]:
