@@ -39,11 +39,11 @@ _STATE_FILE = "training.safetensors"
 class ControlPPOConfig(Config):
     """Settings of PPO over numbers."""
 
-    iterations: int = Field(default=80, ge=1, description="iterations of playing and updating")
+    iterations: int = Field(default=100, ge=1, description="iterations of playing and updating")
     rows: int = Field(default=16, ge=1, description="episodes that are played side by side")
     steps: int = Field(default=128, ge=1, description="steps of each row in an iteration")
     width: int = Field(default=64, ge=2, description="of the hidden layers of a new policy")
-    lr: float = Field(default=1e-3, gt=0, description="learning rate of Adam")
+    lr: float = Field(default=5e-4, gt=0, description="learning rate of Adam, which decays linearly")
     final_lr_ratio: float = Field(default=0.0, ge=0, le=1, description="share of the learning rate at the end")
     measure_every: int = Field(default=0, ge=0, description="iterations between two measurements; 0: only at the end")
     save_every: int = Field(default=10, ge=1, description="iterations between two states that a resumed run begins at")

@@ -24,7 +24,7 @@ from evolvent.rollout.teams import play_episodes
 from evolvent.run import Run
 from evolvent.scale.local_backend import EvaluationPanel
 from evolvent.trajectory import JsonObject, Start, Step, Trajectory, canonical_json, trajectory_name
-from evolvent.worlds.gym.rows import make_control_batch
+from evolvent.worlds.gym.rows import make_control_batch, tell_action, tell_numbers
 from evolvent.worlds.gym.world import GymnasiumWorld
 
 __all__ = ["ControlBackend", "control_run"]
@@ -103,7 +103,11 @@ class ControlBackend:
             episodes[trajectory.id] = trajectory
         ordered = [episodes[trajectory_name(start, stage.name)] for start in starts]
         examples = [
-            example_row(trajectory, instructions=self.worlds[trajectory.task.world].instructions, word=str)
+            example_row(
+                _tell_episode(trajectory, self.worlds[trajectory.task.world]),
+                instructions=self.worlds[trajectory.task.world].instructions,
+                word=str,
+            )
             for trajectory in ordered[: panel.examples]
         ]
         return summarize_outcomes(ordered), cast("list[JsonObject]", examples)
@@ -175,6 +179,20 @@ def _to_single_agent(episode: Trajectory, start: Start, stage: str, world: Gymna
         score=score,
         meta={},
     )
+
+
+def _tell_episode(trajectory: Trajectory, world: GymnasiumWorld) -> Trajectory:
+    """Returns an episode whose observations and actions are told as text, for people."""
+    steps = tuple(
+        replace(
+            step,
+            observation=tell_numbers(world, np.asarray(step.observation)),
+            action=tell_action(world, np.asarray(step.action)),
+        )
+        for step in trajectory.steps
+    )
+    final = np.asarray(trajectory.final_observation)
+    return replace(trajectory, steps=steps, final_observation=tell_numbers(world, final) if final.size else "")
 
 
 def control_run(

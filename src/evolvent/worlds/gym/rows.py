@@ -20,7 +20,7 @@ from evolvent.worlds.teams.base import Actions, Continuous, Discrete, Multi, Tea
 from evolvent.worlds.teams.parallel import RowState, Space, box_bounds
 from evolvent.worlds.teams.rows import RowTeam
 
-__all__ = ["GymnasiumRows", "control_spec", "make_control_batch"]
+__all__ = ["GymnasiumRows", "control_spec", "make_control_batch", "tell_action", "tell_numbers"]
 
 _log = logging.getLogger(__name__)
 _ALIVE = np.ones(1, np.bool_)
@@ -128,7 +128,7 @@ class _Row:
             raise NonFinite(f"{self._world.name} gave an observation that is not finite", value=str(value))
         score = self._world.score([self._return], info)
         return RowState(
-            observation=np.zeros_like(numbers) if terminated else numbers,
+            observation=numbers,
             alive=~_ALIVE if terminated else _ALIVE,
             available=self._read_mask(info),
             reward=reward,
@@ -198,3 +198,17 @@ def make_control_batch(world: GymnasiumWorld, tasks: Sequence[Task], size: int) 
     """Creates E rows of episodes of these tasks; `reset` starts them."""
     spec = control_spec(world)
     return RowTeam(spec, tasks, size, host=GymnasiumRows(world, spec))
+
+
+def tell_numbers(world: GymnasiumWorld, observation: Array) -> str:
+    """Returns the text of an observation that was flattened for a policy over numbers."""
+    spaces = GYMNASIUM.load_module("gymnasium.spaces")
+    return world.observation_text.tell(spaces.unflatten(world.observation_space, np.asarray(observation)))
+
+
+def tell_action(world: GymnasiumWorld, action: Array) -> str:
+    """Returns the text of an action of a policy over numbers: its name, or its numbers."""
+    names = world.action_text.names
+    if names:
+        return names[int(np.asarray(action).reshape(-1)[0])]
+    return " ".join(f"{number:g}" for number in np.asarray(action).reshape(-1))
