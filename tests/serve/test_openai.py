@@ -222,11 +222,12 @@ REFUSALS = [
     ({"temperature": "hot"}, "temperature", "valid number"),
     ({"max_tokens": 0}, "max_tokens", "got 0"),
     ({"n": 1000}, "n", "less than or equal to 128"),
-    ({"presence_penalty": 0.5}, "presence_penalty", "is not supported"),
+    ({"presence_penalty": 2.5}, "presence_penalty", "less than or equal to 2"),
+    ({"repetition_penalty": 0.5}, "repetition_penalty", "is not supported"),
     ({"tools": [{"type": "function"}]}, "tools[0]", "invalid tool"),
     ({"tools": {"type": "function"}}, "tools", "valid list"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "is not supported"),
-    ({"top_logprobs": 3}, "top_logprobs", "is not supported"),
+    ({"response_format": {"type": "json_object"}}, "response_format", "cannot write JSON"),
+    ({"top_logprobs": 3}, "top_logprobs", "set logprobs to true"),
     ({"stop": [""]}, None, "at least 1 character"),
     ({"messages": []}, "messages", "at least 1 item"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages", "known role"),
@@ -245,7 +246,7 @@ def test_what_cannot_be_done_is_refused_by_name(http, body, param, said):
 
 
 def test_every_mistake_is_told_at_once(http):
-    error = refused(http, temperatur=0, n=0, logit_bias={"5": 9}, stop=7)
+    error = refused(http, temperatur=0, n=0, logit_bias={"5": 900}, stop=7)
     assert error["param"] is None
     assert all(word in error["message"] for word in ("temperatur", "n:", "logit_bias", "stop"))
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from contextlib import contextmanager
 
 import httpx2
@@ -34,6 +35,14 @@ QUESTION = [{"role": "system", "content": "look"}, {"role": "user", "content": "
 @pytest.fixture(scope="module")
 def policy():
     return word_policy()
+
+
+class SlowEngine(ev.LocalEngine):
+    """Takes a moment for every token, so that a client can leave before the last."""
+
+    def poll(self):
+        time.sleep(0.03)
+        return super().poll()
 
 
 class Recording:
@@ -66,10 +75,10 @@ class Recording:
 
 
 @contextmanager
-def recording(policy, folder, *, reward=None, reload=None, **settings):
+def recording(policy, folder, *, reward=None, reload=None, engine=None, **settings):
     with Store.open(folder, writing=True) as store:
         recorder = SessionRecorder(store, reward=reward, **settings)
-        with policy_server(policy, recorder=recorder, reload=reload) as served:
+        with policy_server(policy, recorder=recorder, reload=reload, engine=engine) as served:
             server = Recording(served, folder)
             with server.http, server.client:
                 yield server
@@ -223,7 +232,7 @@ def test_names_are_bounded(server, name):
 
 
 def test_a_client_that_leaves_in_mid_stream_keeps_what_was_played(policy, tmp_path):
-    with recording(policy, tmp_path / "store") as server:
+    with recording(policy, tmp_path / "store", engine=SlowEngine(policy, slots=4)) as server:
         first, name = server.chat(QUESTION, seed=1)
         messages = answered(QUESTION, first, "go")
         stream = server.client.chat.completions.create(

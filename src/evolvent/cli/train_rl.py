@@ -422,7 +422,7 @@ def _name_sessions(argv: Sequence[str]) -> list[str]:
             named.append(word)
             continue
         value = value if equals_sign or not remaining else remaining.pop(0)
-        if not value or any(other.partition("=")[0] == "--worlds" for other in argv):
+        if not value or any(argument.partition("=")[0] == "--worlds" for argument in argv):
             message = "is given beside --worlds" if value else "missing value"
             raise ConfigError([Problem("--from_run", message, "name one run of recorded sessions")])
         named += ["--worlds", json.dumps([f"{RECORDED_WORLD}:{value}"])]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ __all__ = [
     "GREEDY",
     "Answer",
     "Ask",
+    "BiasedConstraint",
     "BlockingCall",
     "Constraint",
     "Continuation",
@@ -173,6 +174,15 @@ class Constraint(Protocol):
     @property
     def fault(self) -> str:
         """Returns the reason why no token may follow, where that is a failure; otherwise an empty string."""
+        ...
+
+
+@runtime_checkable
+class BiasedConstraint(Constraint, Protocol):
+    """A constraint that also adds numbers to the logits of the next token."""
+
+    def logit_bias(self) -> NDArray[np.float32]:
+        """Returns what is added to the logits, before everything else, `[V]` float32 or shorter."""
         ...
 
 

@@ -361,13 +361,17 @@ class LocalEngine:
     def _draw(self, running: Ints, logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """Samples tokens where rows differ in their settings or constraints."""
         streams = self._streams
-        allowed = None
+        allowed, has_own_logits = None, False
         for index, row in enumerate(running.tolist()):
             stream = streams.at[row]
             if stream is not None and stream.limit is not None:
                 if allowed is None:
                     allowed = torch.ones(logits.shape, dtype=torch.bool)
                 stream.limit.fill(allowed[index])
+                if stream.limit.is_biased:
+                    if not has_own_logits:
+                        logits, has_own_logits = logits.float().clone(), True
+                    stream.limit.add_bias(logits[index])
         temperature, top_k, top_p = (
             torch.from_numpy(setting[running]).to(logits.device)
             for setting in (streams.temperature, streams.top_k, streams.top_p)

@@ -199,13 +199,15 @@ class RecomputeEngine:
 
         seeds = np.array([ask.seeds[stream.index] & 0xFFFFFFFFFFFFFFFF], np.uint64)
         uniform = torch.from_numpy(uniforms(seeds, np.array([len(stream.ids)]))).to(logits.device)
-        allowed = None
+        allowed, next_logits = None, logits[-1:]
         if stream.limit is not None:
             allowed = torch.zeros((1, logits.shape[-1]), dtype=torch.bool, device=logits.device)
             stream.limit.fill(allowed[0])
+            next_logits = next_logits.float().clone() if stream.limit.is_biased else next_logits
+            stream.limit.add_bias(next_logits[0])
         setting = ask.sampling
         token, logprob = draw(
-            logits[-1:],
+            next_logits,
             uniform,
             temperature=torch.tensor([setting.temperature], device=logits.device),
             top_k=torch.tensor([setting.top_k], device=logits.device),

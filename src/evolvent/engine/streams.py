@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Answer, Ask, Constraint, SampleAsk, ScoreAsk, Ticket
+from evolvent.engine.asks import Answer, Ask, BiasedConstraint, Constraint, SampleAsk, ScoreAsk, Ticket
 from evolvent.engine.trie import Segment, TriePosition
 from evolvent.errors import ConfigError
 
@@ -346,6 +346,19 @@ class StreamLimit:
         if self._constraint is not None:
             mask = torch.tensor(self._constraint.allowed()[: len(allowed)])  # a model may have rows for no token
             allowed[: len(mask)] = mask.to(allowed.device)
+
+    def add_bias(self, logits: Tensor) -> None:
+        """Adds to `logits [V]`, in place, what a constraint adds to those of the next token."""
+        import torch
+
+        if isinstance(self._constraint, BiasedConstraint):
+            bias = torch.from_numpy(self._constraint.logit_bias()[: len(logits)])
+            logits[: len(bias)] += bias.to(logits.device)
+
+    @property
+    def is_biased(self) -> bool:
+        """Returns whether `add_bias` changes anything."""
+        return isinstance(self._constraint, BiasedConstraint)
 
     def advance(self, token: int) -> str:
         """Updates the limit with a written token and returns why the text ends ("choice", "stop", "fault"); empty:

@@ -8,6 +8,7 @@ here, the word and a space. `GrammarConstraint` implements the engine's `Constra
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from evolvent.models.call_schemas import AnswerLimits
 from evolvent.models.policy import Policy
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
-from evolvent.trajectory import canonical_json
+from evolvent.trajectory import JsonObject, canonical_json
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -130,6 +131,32 @@ class CallConstraints:
                 marks=self._marks,
             )
             self._known[key] = self._build_constraint(call_grammar)
+            while len(self._known) > _MAX_GRAMMARS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key].copy()
+
+    def for_schema(self, schema: JsonObject) -> GrammarConstraint:
+        """Returns the constraint of an answer that is JSON of a schema, on one line with single spaces.
+
+        Raises:
+            SampleInvalid: a schema that no constraint can be made of. ConfigError: a vocabulary of whole words.
+        """
+        from llguidance import LLMatcher
+
+        if self._spaced:
+            raise ConfigError("a policy over whole words cannot write JSON", expected="a policy over pieces of words")
+        try:
+            key = canonical_json(["schema", schema])
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SampleInvalid("the schema is not JSON", value=str(error)) from error
+        if key not in self._known:
+            style = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+            try:
+                text = LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=style)
+            except ValueError as error:
+                raise SampleInvalid("the schema cannot be constrained", value=str(error)[:300]) from error
+            self._known[key] = self._build_constraint(Grammar(text, frozenset()))
             while len(self._known) > _MAX_GRAMMARS:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)

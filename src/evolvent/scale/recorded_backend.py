@@ -61,10 +61,10 @@ def find_fault(session: Trajectory, practice: RLConfig, *, min_version: int = 0)
         return "are of too old a policy"
     if any(step.info.get("constrained") for step in session.steps):
         return "were sampled under a constraint (a required call, a response format)"
-    wanted = {"temperature": practice.temperature, "top_k": practice.top_k, "top_p": 1.0}
+    expected = {"temperature": practice.temperature, "top_k": practice.top_k, "top_p": 1.0}
     for step in session.steps:
         sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **step.info.get("sampling", {})}
-        differing = next((name for name, value in sampling.items() if value != wanted.get(name)), None)
+        differing = next((name for name, value in sampling.items() if value != expected.get(name)), None)
         if differing is not None:
             hint = f"; set --rl.practice.{differing}" if differing != "top_p" and sampling[differing] else ""
             return f"were sampled with {differing} {sampling[differing]:g}{hint}"
@@ -197,11 +197,11 @@ class RecordedBackend(LocalBackend):
             NothingToLearn: no session came for too long, or without an endpoint there are too few.
         """
         num_groups = len(names) // practice.group_size
-        others = {session for name, session in self._taken.items() if name not in set(names)}
+        taken_before = {session for name, session in self._taken.items() if name not in set(names)}
         min_version = policy.version - practice.max_policy_lag
         num_read, deadline = -1, 0.0
         while True:
-            groups = select_groups(self._list_usable(others, practice, min_version), practice.group_size)
+            groups = select_groups(self._list_usable(taken_before, practice, min_version), practice.group_size)
             if len(groups) >= num_groups:
                 return [session for group in groups[:num_groups] for session in group]
             if len(self.sessions.read()) != num_read:
@@ -215,11 +215,11 @@ class RecordedBackend(LocalBackend):
                 )
             time.sleep(_POLL_S)
 
-    def _list_usable(self, taken: Collection[str], practice: RLConfig, min_version: int) -> list[Trajectory]:
+    def _list_usable(self, used_ids: Collection[str], practice: RLConfig, min_version: int) -> list[Trajectory]:
         return [
             session
             for session in self.sessions.read()
-            if session.id not in taken and not find_fault(session, practice, min_version=min_version)
+            if session.id not in used_ids and not find_fault(session, practice, min_version=min_version)
         ]
 
     def _hand_over(self, policy: Policy) -> None:

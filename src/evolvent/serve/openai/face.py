@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext
@@ -31,6 +32,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from evolvent.engine.asks import Constraint
 from evolvent.errors import (
     AccessDenied,
     AtCapacity,
@@ -38,6 +40,7 @@ from evolvent.errors import (
     ContextOverflow,
     EvolventError,
     LimitExceeded,
+    Problem,
     boundary,
     unknown_name_problem,
 )
@@ -63,10 +66,11 @@ from evolvent.serve.openai.recording import (
 from evolvent.serve.openai.reload import load_replacement, parse_model, parse_reload
 from evolvent.serve.openai.reply import Choice, ReplyFormat, encode_error, http_status
 from evolvent.serve.openai.request import BaseCompletionRequest as AnyCompletionRequest
-from evolvent.serve.openai.request import ChatRequest, CompletionRequest, parse_request
+from evolvent.serve.openai.request import ChatRequest, CompletionRequest, parse_request, read_response_schema
+from evolvent.serve.openai.responses import ResponseFormat, parse_responses
 from evolvent.serve.openai.sglang import GenerateFormat, describe_model, parse_generate, parse_tokenize
 from evolvent.serve.openai.tools import RenderedChat, ToolOffer, ToolRenderer, parse_offer, session_key
-from evolvent.serve.openai.writing import ReplyWriter
+from evolvent.serve.openai.writing import ReplyWriter, adjust_tokens
 from evolvent.serve.wire import NotFound, decode_json, encode_json
 from evolvent.trajectory import JsonObject, canonical_json
 from evolvent.web import Access, App, Receive, Scope, Send, guard_app
@@ -174,8 +178,16 @@ _COUNTED_PATHS = (
     "health",
     "metrics",
 )  # paths that are counted
+_MAX_REQUEST_ID = 200  # characters of a request's id that is repeated in the answer
 _MAX_DRAIN_S, _DRAIN_POLL_S = 60.0, 0.01  # how long new weights wait for recorded streams, and between two looks
 _CLIENT_CLOSED_STATUS = 499  # for a client that has left, as nginx logs it
+
+
+def _request_id(request: Request) -> str:
+    """Returns the id that a client gave its request, where it is a short word, or else a new one."""
+    client_id = request.headers.get("x-request-id", "")
+    is_word = 0 < len(client_id) <= _MAX_REQUEST_ID and client_id.isprintable() and client_id.isascii()
+    return client_id if is_word else f"req_{secrets.token_hex(12)}"
 
 
 class _ClosingStream(StreamingResponse):
@@ -183,7 +195,11 @@ class _ClosingStream(StreamingResponse):
 
     def __init__(self, content: AsyncIterator[bytes], headers: Mapping[str, str], used: ExitStack) -> None:
         super().__init__(content, media_type="text/event-stream", headers=headers)
-        self._used = used
+        self._content, self._used = content, used
+
+    def convert(self, convert_lines: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]) -> None:
+        """Replaces the lines of the stream, before it is sent."""
+        self.body_iterator = convert_lines(self._content)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._used:
@@ -238,6 +254,7 @@ class PolicyDialect:
             Route("/v1/models", self._with_error_answers(self._list_models)),
             Route("/v1/models/{model:path}", self._with_error_answers(self._get_model)),
             Route("/v1/chat/completions", self._with_error_answers(self._complete_chat), methods=["POST"]),
+            Route("/v1/responses", self._with_error_answers(self._respond), methods=["POST"]),
             Route("/v1/completions", self._with_error_answers(self._complete_text), methods=["POST"]),
             Route("/generate", self._with_error_answers(self._generate), methods=["POST"]),
             Route("/model_info", self._with_error_answers(self._get_info)),
@@ -253,12 +270,14 @@ class PolicyDialect:
         async def answered(request: Request) -> Response:
             try:
                 with boundary(EvolventError, "a fault of the server itself"):
-                    return await handle(request)
+                    response = await handle(request)
             except EvolventError as error:
                 if isinstance(error.__cause__, ClientDisconnect):
                     return Response(status_code=_CLIENT_CLOSED_STATUS)
                 self._record_error(error)
-                return json_response(encode_error(error), http_status(error), error=error)
+                response = json_response(encode_error(error), http_status(error), error=error)
+            response.headers["x-request-id"] = _request_id(request)
+            return response
 
         return answered
 
@@ -385,7 +404,24 @@ class PolicyDialect:
             raise NotFound([unknown_name_problem("model", model[:80], [self._name])])
 
     async def _complete_chat(self, request: Request) -> Response:
-        body = decode_json(await request.body())
+        return await self._answer_chat(request, decode_json(await request.body()))
+
+    async def _respond(self, request: Request) -> Response:
+        """Answers a request of `/v1/responses` by a chat completion."""
+        responses_request = parse_responses(decode_json(await request.body()))
+        response_format = ResponseFormat(responses_request)
+        reply = await self._answer_chat(request, responses_request.to_chat())
+        if isinstance(reply, _ClosingStream):
+            reply.convert(response_format.stream_events)
+            return reply
+        response = json_response(response_format.body(json.loads(bytes(reply.body))))
+        response.headers.update(
+            {name: value for name, value in reply.headers.items() if name.startswith("x-evolvent-")}
+        )
+        return response
+
+    async def _answer_chat(self, request: Request, body: object) -> Response:
+        """Answers the body of a chat completion."""
         chat_request = parse_request(ChatRequest, body)
         self._check_model(chat_request.model)
         name = read_session_name(request.headers, body)
@@ -402,13 +438,19 @@ class PolicyDialect:
             chat_request.logprobs,
             chat_request.return_token_ids,
             chat_request.return_weight_versions,
+            chat_request.top_logprobs,
         )
         with ExitStack() as open_turn:
             turn = self._begin_turn(messages, name, form, open_turn)
             read_key, stored_key = (name.session, name.session) if turn is None else turn.cache_keys
             rendered, prompt = self._render_chat(messages, offer, read_key)
             note = partial(self._store_reply, messages, session_key(stored_key, offer))
-            writer = self._make_writer(chat_request, form, on_choice=note, tools=rendered, turn=turn)
+            constraint = self._constrain_format(chat_request, offer)
+            if constraint is None and rendered is not None:
+                constraint = rendered.constraint
+            writer = self._make_writer(
+                chat_request, form, on_choice=note, tools=rendered, constraint=constraint, turn=turn
+            )
             return await self._answer_request(request, chat_request, writer, [prompt], turn, open_turn)
 
     def _render_chat(
@@ -421,6 +463,28 @@ class PolicyDialect:
             after = partial(rendered.tokens_after, policy=policy)
             return rendered, self._conversations.continue_templated(messages, session, after) or rendered.ids
         return None, self._conversations.encode_prompt(messages, policy.dialect, session)
+
+    def _constrain_format(self, chat_request: ChatRequest, offer: ToolOffer) -> Constraint | None:
+        """Returns the constraint of a reply's format; None where it is free text.
+
+        Raises:
+            ConfigError: an unknown format, one beside tools, or one that this server cannot guarantee.
+        """
+        schema = read_response_schema(chat_request.response_format)
+        if schema is None:
+            return None
+        if offer.tools:
+            hint = "leave out one of them, or set tool_choice to 'none'"
+            raise ConfigError([Problem("response_format", "a reply of this form cannot call tools", hint)])
+        return self._get_renderer().constrain_schema(schema)
+
+    def _echo_texts(self, completion_request: CompletionRequest, prompts: Sequence[list[int]]) -> list[str]:
+        """Returns the texts of the prompts."""
+        decode = self._generator.policy.tokenizer.decode
+        return [
+            text if isinstance(text, str) else str(decode(ids))
+            for text, ids in zip(completion_request.prompts(), prompts, strict=True)
+        ]
 
     def _begin_turn(
         self, messages: Sequence[Message], name: SessionName, reply_format: ReplyFormat, open_turn: ExitStack
@@ -444,8 +508,10 @@ class PolicyDialect:
             completion_request.logprobs is not None,
             completion_request.return_token_ids,
             completion_request.return_weight_versions,
+            0 if completion_request.return_token_ids else completion_request.logprobs or 0,
         )
         prompts = self._encode_prompts(completion_request)
+        echoed_prompts = self._echo_texts(completion_request, prompts) if completion_request.echo else ()
         name = read_session_name(request.headers, body)
         with ExitStack() as open_turn:
             turn = None
@@ -453,6 +519,7 @@ class PolicyDialect:
                 prompt_text = self._generator.policy.dialect.text(prompts[0])
                 turn = self._begin_turn([Message("user", prompt_text)], name, form, open_turn)
             writer = self._make_writer(completion_request, form, turn=turn)
+            writer = replace(writer, echoed_prompts=echoed_prompts)
             return await self._answer_request(request, completion_request, writer, prompts, turn, open_turn)
 
     async def _generate(self, request: Request) -> Response:
@@ -500,15 +567,18 @@ class PolicyDialect:
         *,
         on_choice: Callable[[Choice], None] = lambda choice: None,
         tools: RenderedChat | None = None,
+        constraint: Constraint | None = None,
         turn: RecordedTurn | None = None,
     ) -> ReplyWriter:
         sampling_spec = completion_request.sampling_spec(self._generator.context)
+        policy = self._generator.policy
+        constraint = adjust_tokens(completion_request, policy, constraint)
         writer = ReplyWriter(
-            self._generator, self._generator.policy.dialect, sampling_spec, reply_format, on_choice, tools
+            self._generator, policy.dialect, sampling_spec, reply_format, on_choice, tools, constraint=constraint
         )
         if turn is None:
             return writer
-        is_constrained = tools is not None and tools.constraint is not None
+        is_constrained = constraint is not None
         num_choices = len(sampling_spec.seeds)
         turn.note_sampling(sampling_spec.sampling, num_choices=num_choices, is_constrained=is_constrained)
 
@@ -603,7 +673,7 @@ def build_policy_app(dialect: PolicyDialect, *, access: Access) -> App:
         error_class = NotFound if status == 404 else ConfigError
         typed_error = error_class(
             f"{request.method} {request.url.path[:200]}: {getattr(error, 'detail', 'failed')}",
-            hint="there are /v1/models, /v1/chat/completions, /v1/completions and /generate",
+            hint="there are /v1/models, /v1/chat/completions, /v1/responses, /v1/completions and /generate",
         )
         row = encode_error(typed_error)
         row["error"]["code"] = "unknown_url" if status == 404 else None

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,16 +22,20 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Continuation, Engine, Node, SampleAsk, Ticket, Usage
+from evolvent.engine.asks import Constraint, Continuation, Engine, Node, SampleAsk, Sampling, Ticket, Usage
+from evolvent.engine.streams import StreamLimit, distribution
 from evolvent.errors import AtCapacity, ConfigError, EngineError, EvolventError, boundary
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from evolvent.models.policy import Policy
 
-__all__ = ["GeneratedSample", "Generator", "policy_fingerprint"]
+__all__ = ["GeneratedSample", "Generator", "TokenScores", "policy_fingerprint"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_MAX_LOGITS = 1 << 26  # logits that one forward of scoring returns
 _MAX_SAMPLED_WEIGHTS = 1024  # weights of a tensor that enter the fingerprint
 
 
@@ -65,6 +69,33 @@ class GeneratedSample:
     logprobs: NDArray[np.float32]
     stop: str
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenScores:
+    """Log-probabilities of given tokens, and the likeliest tokens at their positions.
+
+    Args:
+        logprobs: [T] float32. Log-probability of each token.
+        top_ids: [T, K] int32. The likeliest tokens, the likeliest first.
+        top_logprobs: [T, K] float32. Their log-probabilities.
+    """
+
+    logprobs: NDArray[np.float32]
+    top_ids: NDArray[np.int32]
+    top_logprobs: NDArray[np.float32]
+
+    def __getitem__(self, positions: slice) -> TokenScores:
+        return TokenScores(self.logprobs[positions], self.top_ids[positions], self.top_logprobs[positions])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[TokenScores]) -> TokenScores:
+        """Joins the scores of consecutive tokens."""
+        return cls(
+            np.concatenate([part.logprobs for part in parts]),
+            np.concatenate([part.top_ids for part in parts]),
+            np.concatenate([part.top_logprobs for part in parts]),
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -161,6 +192,49 @@ class Generator:
         finally:
             self.open -= 1
 
+    async def score(
+        self,
+        ids: Sequence[int],
+        *,
+        first: int,
+        num_top: int,
+        sampling: Sampling | None = None,
+        constraint: Constraint | None = None,
+    ) -> TokenScores:
+        """Returns the log-probabilities of the tokens from `first` on, each after those before it.
+
+        Args:
+            ids: all tokens; the first one has nothing before it, so `first` is 1 or more.
+            num_top: number of the likeliest tokens to return at every position.
+            sampling: the distribution; None, and temperature 0: that of temperature 1.
+            constraint: its state before the token at `first`; None: no constraint.
+        """
+        finished: Future[TokenScores] = Future()
+        if self._thread is None or self._closing:
+            raise EngineError("the generator is not running", value=self.fingerprint)
+        self._commands.put(
+            partial(self._score, list(ids), first, num_top, sampling or Sampling(), constraint, finished)
+        )
+        return await asyncio.wrap_future(finished)
+
+    def _score(
+        self,
+        ids: list[int],
+        first: int,
+        num_top: int,
+        sampling: Sampling,
+        constraint: Constraint | None,
+        finished: Future[TokenScores],
+    ) -> None:
+        try:
+            with boundary(EngineError, "the engine failed to score tokens"):
+                limit = None if constraint is None else StreamLimit(None, constraint.copy())
+                scores = _score_tokens(self.policy, ids, first, num_top=num_top, sampling=sampling, limit=limit)
+        except EvolventError as error:
+            _set_result(finished, error=error)
+        else:
+            _set_result(finished, scores)
+
     async def sync(self, policy: Policy) -> None:
         """Loads other weights from now on. Replies in progress start again under them."""
         finished: Future[None] = Future()
@@ -255,3 +329,58 @@ class Generator:
                 self._engine.cancel(list(jobs))
         except EvolventError as problem:
             _log.warning("%s", problem)
+
+
+def _score_tokens(
+    policy: Policy, ids: list[int], first: int, *, num_top: int, sampling: Sampling, limit: StreamLimit | None
+) -> TokenScores:
+    """Scores tokens by forwards over the whole text, each of which returns the logits of some positions."""
+    import torch
+
+    device = next(policy.model.parameters()).device
+    input_ids = torch.tensor([ids], device=device)
+    vocabulary = int(policy.model.config.vocab_size)
+    num_positions = max(1, _MAX_LOGITS // vocabulary)
+    parts = []
+    for start in range(first, len(ids), num_positions):
+        targets = torch.arange(start, min(start + num_positions, len(ids)), device=device)
+        with torch.inference_mode():
+            if len(ids) <= num_positions:
+                logits = policy.model(input_ids=input_ids, use_cache=False).logits[0, targets - 1]
+            else:
+                logits = policy.model(input_ids=input_ids, use_cache=False, logits_to_keep=targets - 1).logits[0]
+        parts.append(_score_targets(logits.float().clone(), ids, targets, num_top, sampling, limit))
+    if not parts:
+        empty = np.zeros((0, num_top))
+        return TokenScores(np.zeros(0, np.float32), empty.astype(np.int32), empty.astype(np.float32))
+    return TokenScores.concatenate(parts)
+
+
+def _score_targets(
+    logits: Tensor, ids: list[int], targets: Tensor, num_top: int, sampling: Sampling, limit: StreamLimit | None
+) -> TokenScores:
+    """Returns the scores of target tokens by their `logits [T, V]`, which may be changed."""
+    import torch
+
+    allowed = None if limit is None else torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
+    tokens = torch.tensor([ids[position] for position in targets.tolist()], device=logits.device)
+    if limit is not None and allowed is not None:
+        for row, token in enumerate(tokens.tolist()):
+            limit.fill(allowed[row])
+            limit.add_bias(logits[row])
+            limit.advance(token)
+    count = len(tokens)
+    logprobs = distribution(
+        logits,
+        temperature=torch.full((count,), sampling.temperature or 1.0, device=logits.device),
+        top_k=torch.full((count,), sampling.top_k, device=logits.device),
+        top_p=torch.full((count,), sampling.top_p, device=logits.device),
+        allowed=allowed,
+    )
+    top = logprobs.topk(min(num_top, logprobs.shape[-1]), dim=-1)
+    token_logprobs = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    return TokenScores(
+        token_logprobs.cpu().numpy().astype(np.float32),
+        top.indices.cpu().numpy().astype(np.int32),
+        top.values.cpu().numpy().astype(np.float32),
+    )

@@ -353,9 +353,9 @@ class SessionRecorder:
         if self._open.get(session.id) is not session:
             _log.warning("a reply of session %r is not recorded: the server was stopping", session.id)
             return
-        shown = choices or unfinished
-        if shown:
-            self._add_step(turn, shown, is_finished=bool(choices))
+        recorded_choices = choices or unfinished
+        if recorded_choices:
+            self._add_step(turn, recorded_choices, is_finished=bool(choices))
         elif not session.has_steps and session.in_flight == 0:
             self._open.pop(session.id, None)
 
@@ -397,8 +397,8 @@ class SessionRecorder:
         ids = np.concatenate([read_ids, sample.ids])
         sampled = np.arange(len(ids)) >= len(read_ids)
         logprobs = np.concatenate([np.zeros(len(read_ids), np.float32), sample.logprobs])
-        whole = np.concatenate([prompt, sample.ids]).astype("<i4")
-        session.read_prefixes.append((len(whole), hashlib.sha256(whole.tobytes()).digest()))
+        all_ids = np.concatenate([prompt, sample.ids]).astype("<i4")
+        session.read_prefixes.append((len(all_ids), hashlib.sha256(all_ids.tobytes()).digest()))
         match = FINGERPRINT.fullmatch(sample.fingerprint)
         version = int(match[1]) if match else 0
         stop = "length" if choice.finish_reason in (None, "length") else "stop"
@@ -439,7 +439,7 @@ class SessionRecorder:
             SessionGone: unknown. EpisodeEnded: closed already by another reward, or a request of it is being answered.
             ConfigError: no reward, where no reward function gives one either.
         """
-        session_id = self._reply_sessions.get(name, name)
+        session_id = self._find_session_id(name)
         if session_id in self._results:
             closed_by, result = self._results[session_id]
             if closed_by == request:
@@ -469,9 +469,14 @@ class SessionRecorder:
         _remember(self._results, session_id, (request, result))
         return result
 
+    def _find_session_id(self, name: str) -> str:
+        """Returns the session of a name, of a reply's id, or of a response's id, which has the same end."""
+        reply_id = f"chatcmpl-{name.removeprefix('resp_')}" if name.startswith("resp_") else name
+        return self._reply_sessions.get(reply_id, name)
+
     def describe(self, name: str) -> JsonObject:
         """Returns the state of an open session. Raises SessionGone where there is none of that name."""
-        session = self._open.get(self._reply_sessions.get(name, name))
+        session = self._open.get(self._find_session_id(name))
         if session is None:
             raise SessionGone(f"session {name!r:.80} is not open", hint="look it up in the store of the run")
         return _describe(session, session.total, None, is_open=True)

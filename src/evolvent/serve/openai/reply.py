@@ -27,7 +27,7 @@ from evolvent.errors import (
     WeightsChanged,
 )
 from evolvent.messages import Call
-from evolvent.serve.openai.generator import GeneratedSample
+from evolvent.serve.openai.generator import GeneratedSample, TokenScores
 from evolvent.serve.wire import EpisodeEnded, NotFound
 from evolvent.trajectory import JsonObject
 
@@ -78,6 +78,10 @@ class Choice:
         sample: tokens and log-probabilities.
         finish_reason: reason of the end.
         calls: calls of tools; they stand beside the text, not in it.
+        refusal: why there is no text, where a call was cut.
+        scores: scores of the tokens; None: those of the sample.
+        prompt_text: text of the prompt, where it is echoed.
+        prompt_scores: scores of the prompt's tokens from the second on, where they are echoed.
     """
 
     index: int
@@ -86,6 +90,10 @@ class Choice:
     sample: GeneratedSample
     finish_reason: Literal["stop", "length", "tool_calls"] | None = None
     calls: tuple[Call, ...] = ()
+    refusal: str = ""
+    scores: TokenScores | None = None
+    prompt_text: str = ""
+    prompt_scores: TokenScores | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,7 @@ class ReplyFormat:
         with_logprobs: whether to include log-probabilities.
         with_ids: whether to include token ids.
         with_versions: whether to include the versions of the weights.
+        num_top: number of the likeliest tokens beside every token.
     """
 
     chat: bool
@@ -107,6 +116,7 @@ class ReplyFormat:
     with_logprobs: bool = False
     with_ids: bool = False
     with_versions: bool = False
+    num_top: int = 0
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -121,7 +131,7 @@ class ReplyFormat:
             self._choice_row(
                 choice,
                 {"role": "assistant", **self._message_fields(choice)},
-                choice.text,
+                choice.prompt_text + choice.text,
                 num_tokens=len(choice.sample.ids),
             )
             for choice in choices
@@ -136,9 +146,12 @@ class ReplyFormat:
     def chunk(self, choice: Choice, text: str, *, first: int) -> dict[str, object]:
         """Returns a chunk of a stream: new text, and the tokens from `first` on."""
         new = GeneratedSample(choice.sample.ids[first:], choice.sample.logprobs[first:], "", choice.sample.fingerprint)
-        part = Choice(choice.index, choice.prompt, text, new, choice.finish_reason)
+        scores = None if choice.scores is None else choice.scores[first:]
+        part = Choice(choice.index, choice.prompt, text, new, choice.finish_reason, scores=scores)
         upto = len(choice.sample.ids)
         delta: dict[str, Any] = {"content": text} if text else {}
+        if choice.refusal:
+            delta["refusal"] = choice.refusal
         if choice.calls:
             delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(self._call_rows(choice))]
         row = self._choice_row(part, delta, text, key="delta", num_tokens=upto)
@@ -183,6 +196,8 @@ class ReplyFormat:
         return row
 
     def _message_fields(self, choice: Choice) -> dict[str, Any]:
+        if choice.refusal:
+            return {"content": None, "refusal": choice.refusal}
         if not choice.calls:
             return {"content": choice.text}
         return {"content": choice.text or None, "tool_calls": self._call_rows(choice)}
@@ -199,24 +214,52 @@ class ReplyFormat:
         ]
 
     def _chat_logprobs(self, choice: Choice) -> dict[str, Any]:
-        """Returns log-probabilities in the chat format. A token that is part of a character has no bytes here."""
+        """Returns log-probabilities in the chat format."""
         rows = []
-        for index, value in zip(choice.sample.ids.tolist(), _logprob_values(choice), strict=True):
-            text = self.decode_token(index)
-            text_bytes = None if "\ufffd" in text else list(text.encode())
-            rows.append({"token": text, "logprob": value, "bytes": text_bytes, "top_logprobs": []})
+        for position, (index, value) in enumerate(
+            zip(choice.sample.ids.tolist(), _logprob_values(choice), strict=True)
+        ):
+            top = [self._token_row(token, logprob) for token, logprob in _top_tokens(choice.scores, position)]
+            rows.append({**self._token_row(index, value), "top_logprobs": top[: self.num_top]})
         return {"content": rows, "refusal": None}
+
+    def _token_row(self, index: int, logprob: float) -> dict[str, Any]:
+        """Returns a token in the chat format. A token that is part of a character has no bytes here."""
+        text = self.decode_token(index)
+        text_bytes = None if "\ufffd" in text else list(text.encode())
+        return {"token": text, "logprob": logprob, "bytes": text_bytes}
 
     def _completion_logprobs(self, choice: Choice) -> dict[str, Any]:
         """Returns log-probabilities in the completion format."""
-        token_texts = [self.decode_token(index) for index in choice.sample.ids.tolist()]
+        ids, values = choice.sample.ids.tolist(), list[float | None](_logprob_values(choice))
+        tops: list[dict[str, float] | None] = self._top_rows(ids, values, choice.scores)
+        prompt_scores = choice.prompt_scores
+        if prompt_scores is not None:
+            prompt_values = [float(value) for value in prompt_scores.logprobs]
+            tops = [None, *self._top_rows(choice.prompt[1:], prompt_values, prompt_scores), *tops]
+            ids, values = [*choice.prompt, *ids], [None, *prompt_values, *values]
+        token_texts = [self.decode_token(index) for index in ids]
         offsets = np.cumsum([0, *map(len, token_texts)])[:-1].tolist()
         return {
             "tokens": token_texts,
-            "token_logprobs": _logprob_values(choice),
+            "token_logprobs": values,
             "text_offset": offsets,
-            "top_logprobs": None,
+            "top_logprobs": tops if self.num_top else None,
         }
+
+    def _top_rows(
+        self, ids: Sequence[int], values: Sequence[float | None], scores: TokenScores | None
+    ) -> list[dict[str, float] | None]:
+        """Returns the likeliest tokens of every position by their text, and the token itself."""
+        rows: list[dict[str, float] | None] = []
+        for position, (index, value) in enumerate(zip(ids, values, strict=True)):
+            row: dict[str, float] = {}
+            for token, logprob in _top_tokens(scores, position)[: self.num_top]:
+                row.setdefault(self.decode_token(token), logprob)
+            if value is not None:
+                row.setdefault(self.decode_token(index), value)
+            rows.append(row)
+        return rows
 
 
 def _version_spans(choice: Choice, num_tokens: int) -> list[dict[str, Any]]:
@@ -226,7 +269,15 @@ def _version_spans(choice: Choice, num_tokens: int) -> list[dict[str, Any]]:
 
 def _logprob_values(choice: Choice) -> list[float]:
     """Returns log-probabilities as JSON numbers from which the same float32 is read back."""
-    return [float(value) for value in choice.sample.logprobs]
+    return [float(value) for value in (choice.sample if choice.scores is None else choice.scores).logprobs]
+
+
+def _top_tokens(scores: TokenScores | None, position: int) -> list[tuple[int, float]]:
+    """Returns the likeliest tokens of a position with their log-probabilities; none has probability 0."""
+    if scores is None:
+        return []
+    pairs = zip(scores.top_ids[position].tolist(), scores.top_logprobs[position].tolist(), strict=True)
+    return [(token, logprob) for token, logprob in pairs if logprob > -np.inf]
 
 
 def _count_usage(choices: Sequence[Choice]) -> dict[str, int]:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown_name_problem
 from evolvent.messages import Call, Message
 from evolvent.serve.wire import replace_surrogates, to_json
-from evolvent.trajectory import sample_seed
+from evolvent.trajectory import JsonObject, sample_seed
 
 __all__ = [
     "BaseCompletionRequest",
@@ -23,33 +23,31 @@ __all__ = [
     "SamplingSpec",
     "StreamOptions",
     "parse_request",
+    "read_response_schema",
 ]
 
 _MAX_SAMPLES = 128  # samples of one request
 _MAX_STOPS, _MAX_STOP_CHARS = 64, 1000  # each is looked for after every token
 _MAX_TOOLS = 128  # of one request, as OpenAI has it
 _MAX_FIELDS = 128  # of a request; each wrong one is told of
+_MAX_TOKENS = 2**31  # largest max_tokens that is read; the context bounds a reply anyway
+_MAX_BIASES = 1024  # tokens of a request with a bias
+_MAX_TOP = 20  # most alternatives of a token, as OpenAI has it
 _DEFAULT_TOKENS = 16  # of a completion without max_tokens, as OpenAI has it
 # Fields that are accepted where they ask for nothing: (their neutral values).
 _NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
     "repetition_penalty": (1,),
     "min_p": (0,),
-    "logit_bias": ({},),
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "best_of": (1,),
-    "echo": (False,),
     "suffix": ("",),
     "ignore_eos": (False,),
     "use_beam_search": (False,),
     "min_tokens": (0,),
-    "top_logprobs": (0,),
     "skip_special_tokens": (True,),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
@@ -67,6 +65,8 @@ _IGNORED_FIELDS = (
 R = TypeVar("R", bound="BaseCompletionRequest")
 T = TypeVar("T")
 Text = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_CHARS)]
+TokenName = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 List = Annotated[list[T], Field(fail_fast=True)]  # the first wrong part is told of, not millions of them
 
 
@@ -86,7 +86,12 @@ class BaseCompletionRequest(BaseModel):
     temperature: float = Field(default=1.0, ge=0, le=100, description="0: the likeliest token")
     top_p: float = Field(default=1.0, gt=0, le=1, description="the share of probability that is kept")
     top_k: int = Field(default=0, ge=-1, le=2**31, description="how many tokens are kept; 0 or -1: all")
-    max_tokens: int | None = Field(default=None, ge=1, description="most tokens of a reply")
+    max_tokens: int | None = Field(default=None, ge=1, le=_MAX_TOKENS, description="most tokens of a reply")
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2, description="taken from a token's logit for each use")
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2, description="taken from the logits of used tokens")
+    logit_bias: dict[TokenName, Bias] = Field(
+        default={}, max_length=_MAX_BIASES, description="by token id, what is added to its logit"
+    )
     stop: Text | Annotated[List[Text], Field(max_length=_MAX_STOPS)] = Field(
         default=[], description="texts that end a reply; they are not part of it"
     )
@@ -120,13 +125,26 @@ class ChatRequest(BaseCompletionRequest):
     messages: List[dict[str, object]] = Field(
         min_length=1, description="the conversation; the user's message is the last"
     )
-    max_completion_tokens: int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
+    max_completion_tokens: int | None = Field(
+        default=None, ge=1, le=_MAX_TOKENS, description="the newer name of max_tokens"
+    )
     logprobs: bool = Field(default=False, description="give the log-probability of every token written")
+    top_logprobs: int = Field(default=0, ge=0, le=_MAX_TOP, description="likeliest tokens to give at every position")
+    response_format: dict[str, object] = Field(
+        default={"type": "text"}, description="text, json_object, or json_schema with the schema that a reply fits"
+    )
     tools: List[dict[str, Any]] = Field(default=[], max_length=_MAX_TOOLS, description="functions that may be called")
     tool_choice: str | dict[str, object] = Field(
         default="auto", description="whether calls are made: auto, none, required, or the function that is called"
     )
     parallel_tool_calls: bool = Field(default=True, description="whether one reply may make several calls")
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _check_logprobs(cls, top_logprobs: int, info: ValidationInfo) -> int:
+        if top_logprobs and not info.data.get("logprobs"):
+            raise ValueError("top_logprobs needs logprobs: set logprobs to true")
+        return top_logprobs
 
     def conversation(self) -> list[Message]:
         """Returns the messages without unknown fields. Raises ConfigError for invalid messages."""
@@ -153,7 +171,21 @@ class CompletionRequest(BaseCompletionRequest):
     """The body of `/v1/completions`."""
 
     prompt: str | List[int] | List[str] | List[List[int]] = Field(description="a text or token ids, or several")
-    logprobs: int | None = Field(default=None, ge=0, le=1, description="give log-probabilities of the tokens written")
+    max_tokens: int | None = Field(
+        default=None, ge=0, le=_MAX_TOKENS, description="most tokens of a reply; 0: none, to score a prompt with echo"
+    )
+    logprobs: int | None = Field(
+        default=None, ge=0, le=_MAX_TOP, description="give log-probabilities, and so many likeliest tokens beside each"
+    )
+    echo: bool = Field(default=False, description="begin the text, and its log-probabilities, with the prompt")
+
+    @model_validator(mode="after")
+    def _check_echo(self) -> CompletionRequest:
+        if self.echo and self.stream:
+            raise ValueError("a stream does not echo its prompt: leave out echo or stream")
+        if self.max_tokens == 0 and self.stream:
+            raise ValueError("a stream of no tokens is empty: leave out stream, or raise max_tokens")
+        return self
 
     def prompts(self) -> list[str | list[int]]:
         """Returns the prompts one by one. Raises ConfigError if there is none, or an empty one."""
@@ -183,7 +215,7 @@ class CompletionRequest(BaseCompletionRequest):
 
     def reply_limit(self, context: int) -> int:
         """Returns the maximum number of tokens of a reply."""
-        return self.max_tokens or _DEFAULT_TOKENS
+        return _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +264,28 @@ def parse_request(request_class: type[R], row: object) -> R:
     if problems:
         raise ConfigError(problems)
     return request
+
+
+def read_response_schema(response_format: JsonObject) -> JsonObject | None:
+    """Returns the schema that a reply has to fit; None: it is free text.
+
+    Raises:
+        ConfigError: an unknown type, or no schema.
+
+    >>> read_response_schema({"type": "json_object"})
+    {'type': 'object'}
+    """
+    kind, kinds = response_format.get("type"), ("text", "json_object", "json_schema")
+    if kind not in kinds:
+        location = "response_format.type"
+        raise ConfigError([unknown_name_problem("type", str(kind)[:80], kinds, location=location)])
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    described = response_format.get("json_schema")
+    schema = described.get("schema") if isinstance(described, Mapping) else None
+    if not isinstance(schema, Mapping):
+        hint = 'for example {"type": "json_schema", "json_schema": {"name": "answer", "schema": {...}}}'
+        raise ConfigError([Problem("response_format.json_schema.schema", "is missing", hint)])
+    return dict(schema)

@@ -29,7 +29,7 @@ from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
 from evolvent.schemas import check_tools, find_argument_faults
 from evolvent.serve.openai.request import ChatRequest
 from evolvent.serve.wire import replace_surrogates, to_json
-from evolvent.trajectory import canonical_json
+from evolvent.trajectory import JsonObject, canonical_json
 
 if TYPE_CHECKING:
     from evolvent.models.constraints import CallConstraints
@@ -98,7 +98,8 @@ def parse_offer(chat_request: ChatRequest) -> ToolOffer:
     strict = {
         tool.name for tool, row in zip(tools, chat_request.tools, strict=True) if row["function"].get("strict") is True
     }
-    return ToolOffer(tuple(tools), frozenset(strict), callable_tools, not is_auto, chat_request.parallel_tool_calls)
+    allows_several = chat_request.parallel_tool_calls and not isinstance(chat_request.tool_choice, dict)
+    return ToolOffer(tuple(tools), frozenset(strict), callable_tools, not is_auto, allows_several)
 
 
 def _clean_tool(tool: Tool) -> Tool:
@@ -293,6 +294,7 @@ class ToolRenderer:
         if isinstance(self.prompt, ChatTools) and self.prompt.form not in _CONSTRAINABLE:
             self._constrained_prompt = FourBlocks()  # no grammar writes the template's own form of calls
         self._constraints: dict[bool, CallConstraints] = {}
+        self._schemas: CallConstraints | None = None
 
     def supports(self, policy: Policy) -> bool:
         """Returns whether the renderer fits this policy too: other weights with the same tokenizer."""
@@ -319,6 +321,22 @@ class ToolRenderer:
             text, ids = "", self._policy.dialect.open(system, prompt.render(sample).prompt)
         constraint = self._make_constraint(offer, prompt) if offer.is_required else None
         return RenderedChat(prompt, sample, ids, text, offer, constraint)
+
+    def constrain_schema(self, schema: JsonObject) -> Constraint:
+        """Returns the constraint of a reply that is JSON of a schema.
+
+        Raises:
+            ConfigError: it cannot be guaranteed here, or the schema cannot be read.
+        """
+        try:
+            from evolvent.models.constraints import CallConstraints
+
+            if self._schemas is None:
+                self._schemas = CallConstraints(self._policy)
+            return self._schemas.for_schema(schema)
+        except (MissingExtra, ConfigError, SampleInvalid) as error:
+            problem = f"this server cannot guarantee the format: {error}"
+            raise ConfigError([Problem("response_format", problem, "leave it out, or simplify the schema")]) from error
 
     def _make_constraint(self, offer: ToolOffer, prompt: ToolPrompt) -> Constraint:
         """Returns the constraint of a reply that must call."""

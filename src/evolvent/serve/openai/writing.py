@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.engine.asks import Constraint, SampleAsk
-from evolvent.errors import WeightsChanged
+from evolvent.errors import ConfigError, Problem, WeightsChanged
 from evolvent.models.dialects import Dialect, Lines
-from evolvent.serve.openai.generator import GeneratedSample, Generator
+from evolvent.serve.openai.generator import GeneratedSample, Generator, TokenScores
 from evolvent.serve.openai.reply import Choice, ReplyFormat, count_unsendable, cut_at_stop, has_stop_after
-from evolvent.serve.openai.request import SamplingSpec
+from evolvent.serve.openai.request import BaseCompletionRequest, SamplingSpec
 from evolvent.serve.openai.tools import RenderedChat
 from evolvent.trajectory import JsonObject
 
-__all__ = ["ReplyWriter"]
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
+
+__all__ = ["AdjustedConstraint", "ReplyWriter", "adjust_tokens"]
 
 T = TypeVar("T")
 Event = JsonObject
@@ -37,6 +40,8 @@ class ReplyWriter:
         sampling_spec: how to sample.
         reply_format: format of the replies.
         on_choice: called with every finished choice.
+        constraint: constraint of the replies; None: that of the tools, if any.
+        echoed_prompts: texts of the prompts, where the replies begin with them.
         on_part: called with every unfinished choice of a stream after its newest part was sent.
         tools: parser of calls and constraint; None: there are no tools.
     """
@@ -47,6 +52,8 @@ class ReplyWriter:
     reply_format: ReplyFormat
     on_choice: Callable[[Choice], None] = lambda choice: None
     tools: RenderedChat | None = None
+    constraint: Constraint | None = None
+    echoed_prompts: Sequence[str] = ()
     on_part: Callable[[Choice], None] = lambda choice: None
 
     async def write_all(self, prompts: Sequence[list[int]]) -> Event:
@@ -58,9 +65,12 @@ class ReplyWriter:
             WeightsChanged: the weights changed between two parts of the reply. Also the errors of `Generator.generate`.
         """
         spec = self.sampling_spec
+        if spec.max_tokens == 0:
+            return await self._write_prompts(prompts)
         if spec.stops:
             streamed = await _gather_all(self._make_jobs(prompts))
             _check_single_version(choice.sample.fingerprint for choice in streamed)
+            await _gather_all([self._echo_prompt(choice) for choice in streamed])
             return self.reply_format.body(streamed)
         asks = [self._make_ask(prompt, spec.max_tokens, spec.seeds, constraint=self._constraint) for prompt in prompts]
         sample_groups = await _gather_all([self.generator.generate(ask) for ask in asks])
@@ -72,7 +82,51 @@ class ReplyWriter:
             choice = Choice(index, prompt, self._clean_text(self._decode_raw(sample.ids)), sample, finish_reason)
             self._finish_choice(choice)
             choices.append(choice)
+        if self._is_scored:
+            all_scores = await _gather_all(
+                [self._score(choice.prompt, choice.sample.ids, self._constraint) for choice in choices]
+            )
+            for choice, scores in zip(choices, all_scores, strict=True):
+                choice.scores = scores
+        await _gather_all([self._echo_prompt(choice) for choice in choices])
         return self.reply_format.body(choices)
+
+    async def _write_prompts(self, prompts: Sequence[list[int]]) -> Event:
+        """Returns replies without tokens, which may echo their prompts."""
+        sample = GeneratedSample(np.zeros(0, np.int32), np.zeros(0, np.float32), "length", self.generator.fingerprint)
+        pairs = [prompt for prompt in prompts for _ in self.sampling_spec.seeds]
+        choices = [Choice(index, prompt, "", sample, "length") for index, prompt in enumerate(pairs)]
+        await _gather_all([self._echo_prompt(choice) for choice in choices])
+        return self.reply_format.body(choices)
+
+    async def _echo_prompt(self, choice: Choice) -> None:
+        """Puts the prompt before a reply, with its scores, where it is to be echoed."""
+        if not self.echoed_prompts:
+            return
+        choice.prompt_text = self.echoed_prompts[choice.index // len(self.sampling_spec.seeds)]
+        if self.reply_format.with_logprobs:
+            num_top = self.reply_format.num_top
+            choice.prompt_scores = await self.generator.score(choice.prompt, first=1, num_top=num_top)
+
+    @property
+    def _is_scored(self) -> bool:
+        """Returns whether tokens are scored again: for their alternatives, and where the likeliest token was taken.
+
+        Beside token ids, log-probabilities are those of the distribution that was sampled from: 0 at temperature 0.
+        """
+        chosen_format = self.reply_format
+        is_greedy = self.sampling_spec.sampling.temperature == 0
+        return chosen_format.with_logprobs and not chosen_format.with_ids and (chosen_format.num_top > 0 or is_greedy)
+
+    async def _score(self, prefix: Sequence[int], ids: NDArray[np.int32], constraint: Constraint | None) -> TokenScores:
+        """Scores tokens after a prefix; `constraint` is its state before them."""
+        return await self.generator.score(
+            [*prefix, *ids.tolist()],
+            first=len(prefix),
+            num_top=self.reply_format.num_top,
+            sampling=self.sampling_spec.sampling,
+            constraint=constraint,
+        )
 
     async def stream_events(self, prompts: Sequence[list[int]], *, usage: bool) -> AsyncIterator[Event]:
         """Yields the chunks of a stream: the choices are generated separately, all into this stream.
@@ -117,6 +171,7 @@ class ReplyWriter:
             "",
         )
         constraint, growing = self._constraint, _IncrementalText(self._decode_raw)
+        score_parts: list[TokenScores] = []
         while True:
             max_new_tokens = min(
                 1 if spec.stops or not num_sent_tokens else _TOKENS_PER_CHUNK, spec.max_tokens - len(ids)
@@ -127,6 +182,9 @@ class ReplyWriter:
             _check_single_version([first_fingerprint or new_sample.fingerprint, new_sample.fingerprint])
             first_fingerprint = new_sample.fingerprint
             ids, logprobs = np.concatenate([ids, new_sample.ids]), np.concatenate([logprobs, new_sample.logprobs])
+            if self._is_scored:
+                prefix = [*prompt, *ids[: len(ids) - len(new_sample.ids)].tolist()]
+                score_parts.append(await self._score(prefix, new_sample.ids, constraint))
             since = growing.num_settled
             raw, cut = growing.add(new_sample.ids), False
             constraint = _advance_constraint(constraint, new_sample)
@@ -138,6 +196,7 @@ class ReplyWriter:
                 prompt,
                 self._clean_text(raw),
                 GeneratedSample(ids, logprobs, new_sample.stop, new_sample.fingerprint),
+                scores=TokenScores.concatenate(score_parts) if score_parts else None,
             )
             if cut or new_sample.stop == "stop":
                 choice.finish_reason = "stop"
@@ -158,8 +217,11 @@ class ReplyWriter:
 
     def _finish_choice(self, choice: Choice) -> None:
         """Parses the calls of a finished choice, and reports it. Truncated text stays text: a call could have
-        continued.
+        continued. The beginning of a required call is no text: it is told as a cut call.
         """
+        if self.tools is not None and choice.finish_reason == "length" and self.tools.offer.is_required:
+            num_tokens = len(choice.sample.ids)
+            choice.text, choice.refusal = "", f"the tool call was cut after {num_tokens} tokens; raise max_tokens"
         if self.tools is not None and choice.finish_reason == "stop":
             choice.text, choice.calls = self.tools.parse_reply(choice.text)
             if choice.calls:
@@ -186,6 +248,8 @@ class ReplyWriter:
 
     @property
     def _constraint(self) -> Constraint | None:
+        if self.constraint is not None:
+            return self.constraint
         return None if self.tools is None else self.tools.constraint
 
     def _make_ask(
@@ -262,3 +326,85 @@ async def _gather_all(awaitables: Sequence[Awaitable[T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
+
+
+class AdjustedConstraint:
+    """Adds numbers to the logits of tokens, beside another constraint or none.
+
+    The bias of a token is `logit_bias - presence_penalty * (count > 0) - frequency_penalty * count`, where `count` is
+    the number of times that the reply holds the token already.
+
+    Args:
+        logit_bias: [V] float32. The fixed part of the bias.
+        frequency_penalty, presence_penalty: as in OpenAI's API.
+        inner: the other constraint.
+    """
+
+    def __init__(
+        self,
+        logit_bias: NDArray[np.float32],
+        *,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        inner: Constraint | None = None,
+    ) -> None:
+        self._fixed, self._frequency, self._presence = logit_bias, frequency_penalty, presence_penalty
+        self._inner = inner
+        self._counts: dict[int, int] = {}
+
+    def copy(self) -> AdjustedConstraint:
+        """Returns an independent copy of the same state."""
+        copied = AdjustedConstraint(
+            self._fixed,
+            frequency_penalty=self._frequency,
+            presence_penalty=self._presence,
+            inner=None if self._inner is None else self._inner.copy(),
+        )
+        copied._counts = dict(self._counts)
+        return copied
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Returns the mask of the tokens that may follow, `[V]`: without another constraint, all."""
+        return np.ones(len(self._fixed), np.bool_) if self._inner is None else self._inner.allowed()
+
+    def advance(self, token: int) -> None:
+        """Counts a token of the reply."""
+        self._counts[token] = self._counts.get(token, 0) + 1
+        if self._inner is not None:
+            self._inner.advance(token)
+
+    def logit_bias(self) -> NDArray[np.float32]:
+        """Returns what is added to the logits of the next token, `[V]` float32."""
+        bias = self._fixed.copy()
+        for token, count in self._counts.items():
+            bias[token] -= self._presence + self._frequency * count
+        return bias
+
+    @property
+    def fault(self) -> str:
+        """Returns the reason why no token may follow, where that is a failure."""
+        return "" if self._inner is None else self._inner.fault
+
+
+def adjust_tokens(request: BaseCompletionRequest, policy: Policy, constraint: Constraint | None) -> Constraint | None:
+    """Returns the constraint with the biases and penalties of a request, where it has any.
+
+    Raises:
+        ConfigError: a bias of a token that the policy does not have.
+    """
+    biases = {int(token): bias for token, bias in request.logit_bias.items() if bias}
+    if not (biases or request.frequency_penalty or request.presence_penalty):
+        return constraint
+    size = len(policy.tokenizer)
+    unknown = sorted(token for token in biases if token >= size)
+    if unknown:
+        raise ConfigError([Problem("logit_bias", f"got token {unknown[0]}, expected 0 to {size - 1}")])
+    fixed = np.zeros(size, np.float32)
+    for token, bias in biases.items():
+        fixed[token] = bias
+    return AdjustedConstraint(
+        fixed,
+        frequency_penalty=request.frequency_penalty,
+        presence_penalty=request.presence_penalty,
+        inner=constraint,
+    )
