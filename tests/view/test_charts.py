@@ -19,6 +19,7 @@ from evolvent.view.charts import (
     format_short,
     interval_strip,
     line_chart,
+    needs_log_scale,
     round_ticks,
     stacked_bar,
     strip_scale,
@@ -174,3 +175,16 @@ def test_the_labels_of_a_scale_stay_inside_of_it():
         for place, x in re.findall(r'<text class="(tick[ a-z]*)" x="([\d.]+)"', str(strip_scale(scale_end))):
             left = {"tick": 0, "tick middle": 15, "tick end": 30}[place]  # a label is at most 30 wide
             assert float(x) - left >= 0 and float(x) - left + 30 <= 200
+
+
+def test_a_loss_that_falls_by_a_hundred_is_drawn_on_a_logarithmic_axis():
+    """Equal factors are equally high: 10, 1 and .1 stand in equal steps, and every power has its label."""
+    losses = [10.0, 1.0, 0.1]
+    assert needs_log_scale([10.0, *[0.1] * 5]) and not needs_log_scale(losses)
+    frame = Frame("Loss", "update", log_y=True)
+    svg = str(line_chart(frame, [Line("loss", "evolve", list(enumerate(losses)))]))
+    heights = [float(height) for height in re.findall(r'cy="([\d.]+)"', svg)]
+    steps = [second - first for first, second in pairwise(heights)]
+    assert len(heights) == 3 and steps[0] == pytest.approx(steps[1], abs=0.11) and steps[0] > 20
+    for label in (">10<", ">1<", ">0.1<"):
+        assert label in svg

@@ -381,6 +381,38 @@ def test_the_list_of_runs_has_the_mean_of_all_panels(tmp_path):
     assert library.status(run).success == 1.0, "read again"
 
 
+def test_the_list_of_runs_shows_the_method_and_not_its_control(tmp_path):
+    folder = stored(tmp_path / "evolve-1", [])
+    rows = [
+        {"stage": f"{arm}-{number}", "arm": arm, "mean": mean, "padding": "x" * 40_000}
+        for arm, number, mean in (("evolve", 1, 0.2), ("evolve", 2, 0.75), ("control", 1, 0.1), ("control", 2, 0.325))
+    ]
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    library = Library(tmp_path)
+    (run,) = library.runs()
+    assert library.status(run).success == 0.75
+    (folder / "results.jsonl").write_text(json.dumps(rows[3]) + "\n")
+    (run,) = library.runs()
+    assert library.status(run).success == 0.325, "the newest of any arm, where the method's own was never measured"
+
+
+def test_greedy_play_is_not_shaded_as_certain():
+    """At temperature 0 all log-probabilities are 0: they say nothing of how sure the policy was."""
+    ids, sampled = np.arange(4, dtype=np.int32), np.array([False, True, True, True])
+
+    def shaded(logprobs):
+        generation = Generation(ids, sampled, np.array(logprobs, np.float32))
+        one = Trajectory("t", Task("w", "1", {}, "k"), (Step("o", "a", generations=(generation,)),))
+        (coloring,) = find_colorings(one, [], {})
+        drawn = shade_tokens(generation, (0, 0), coloring=coloring, texts=lambda ids: ["x"] * len(ids), max_tokens=9)
+        return coloring.caption, str(drawn)
+
+    caption, drawn = shaded([0, 0, 0, 0])
+    assert "temperature 0" in caption and "log p" not in drawn and drawn.count("unsure-0") == 3
+    caption, drawn = shaded([0, 0, -3, 0])
+    assert not caption and drawn.count("log p") == 3 and "unsure-4" in drawn
+
+
 def test_a_pulse_changes_with_the_files(folder, server):
     key = server.key("second")
     before = json.loads(server.get("/pulse", run=key))

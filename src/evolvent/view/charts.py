@@ -26,6 +26,7 @@ __all__ = [
     "interval_strip",
     "legend_marker",
     "line_chart",
+    "needs_log_scale",
     "sparkline",
     "stacked_bar",
     "timeline",
@@ -69,7 +70,7 @@ class Event:
 class Frame:
     """The axes: their ranges (None: from the data) and units; `percent` prints rates 0..1 as per cent.
 
-    On an axis with `log_x` equal factors are equally wide; all x are above 0 then.
+    On an axis with `log_x` or `log_y` equal factors are equally wide; all its values are above 0 then.
     """
 
     title: str
@@ -82,6 +83,7 @@ class Frame:
     width: int = 320
     height: int = 190
     log_x: bool = False
+    log_y: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,17 @@ def bin_points(
     return means, band if size > 1 else []
 
 
+def needs_log_scale(values: Sequence[float]) -> bool:
+    """Returns whether a linear axis would press most values flat: all are above 0, and the largest is 20 times the
+    median.
+
+    >>> needs_log_scale([8.0, 0.3, 0.2, 0.1]), needs_log_scale([8.0, 4.0, 2.0]), needs_log_scale([8.0, 0.1, 0.0])
+    (True, False, False)
+    """
+    ordered = sorted(value for value in values if isfinite(value))
+    return len(ordered) > 2 and ordered[0] > 0 and ordered[-1] > 20 * ordered[len(ordered) // 2]
+
+
 def _axis_range(
     values: Sequence[float], fixed_range: tuple[float, float] | None, *, floor_zero: bool = False
 ) -> tuple[float, float]:
@@ -178,6 +191,10 @@ class _Axes:
             min_x, max_x = (min(xs), max(xs)) if xs else (1.0, 10.0)
             self.x_low, self.x_high = min_x / 1.2, max_x * 1.2
         self.y_low, self.y_high = _axis_range(ys, frame.y_range, floor_zero=True)
+        self.log_y = frame.log_y
+        if self.log_y:
+            min_y, max_y = (min(ys), max(ys)) if ys else (1.0, 10.0)
+            self.y_low, self.y_high = min_y / 1.1, max_y * 1.1
         self.left, self.right, self.top, self.bottom = 38.0, frame.width - 10.0, 10.0, frame.height - 30.0
 
     def x(self, value: float) -> float:
@@ -187,6 +204,8 @@ class _Axes:
 
     def y(self, value: float) -> float:
         inside = min(max(value, self.y_low), self.y_high)
+        if self.log_y:
+            return self.bottom - log(inside / self.y_low) / log(self.y_high / self.y_low) * (self.bottom - self.top)
         return self.bottom - (inside - self.y_low) / (self.y_high - self.y_low) * (self.bottom - self.top)
 
     def path(self, points: Sequence[tuple[float, float]]) -> str:
@@ -242,7 +261,8 @@ def _draw_references(references: Sequence[Reference], lines: Sequence[Line], fra
 
 def _draw_grid(frame: Frame, axes: _Axes) -> str:
     parts = []
-    for y in (0.0, 0.25, 0.5, 0.75, 1.0) if frame.percent else round_ticks(axes.y_low, axes.y_high):
+    y_ticks = (log_ticks if frame.log_y else round_ticks)(axes.y_low, axes.y_high)
+    for y in (0.0, 0.25, 0.5, 0.75, 1.0) if frame.percent else y_ticks:
         grid_y = axes.y(y)
         parts.append(f'<path class="grid" d="M{axes.left} {grid_y:.1f}H{axes.right}"/>')
         label = format_short(100 * y if frame.percent else y)

@@ -20,6 +20,7 @@ from evolvent.view.charts import (
     bin_points,
     interval_strip,
     line_chart,
+    needs_log_scale,
     stacked_bar,
     strip_scale,
     timeline,
@@ -173,7 +174,9 @@ def draw_curves(data: ReportData) -> list[Figure]:
         for arm, stage, x, values in _list_updates(data):
             if name in values:
                 points_per_stage[arm, stage].append((x, values[name]))
-        frame = Frame(title, "update", width=330, height=190)
+        is_log = name == "loss" and needs_log_scale([y for points in points_per_stage.values() for _, y in points])
+        label = "logarithmic" if is_log else ""
+        frame = Frame(title, "update", label, width=330, height=190, log_y=is_log)
         figures += _draw_stages(frame, points_per_stage, data, smooth=name != "lr")
     return figures
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evolvent.view.charts import Bar, Event, Frame, Line, bin_points, line_chart, stacked_bar
+from evolvent.view.charts import Bar, Event, Frame, Line, bin_points, line_chart, needs_log_scale, stacked_bar
 from evolvent.view.data import EvaluationRow, MeasuredValue, Metric, ReportData, RunInfo
 from evolvent.view.sections import Figure
 
@@ -228,13 +228,16 @@ def _draw_curves(updates: Sequence[Metric], skipped: Sequence[int], last_step: f
         points = [(row.step, row.values[name]) for row in updates if name in row.values]
         if points:
             line = _build_line(title, points, 200 if name == "lr" else 120)
+            is_log = name == "loss" and needs_log_scale([y for _, y in points])
             frame = Frame(
                 title,
                 "update",
+                "logarithmic" if is_log else "",
                 x_range=_range_from_zero(points, last_step),
                 y_range=_zoomed_range(line),
                 whole_x=True,
                 width=330,
+                log_y=is_log,
             )
             chart = line_chart(frame, [line], events=events if name != "lr" else ())
             figures.append(Figure(title, chart))
