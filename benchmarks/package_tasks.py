@@ -5,14 +5,13 @@ Reasoning Gym is answered with the answer of its entry and with that of another 
 by the gold path and by a wrong focus. The order is wrong where the best does not earn more than the worst, in the score
 or in the rewards, where nonsense earns as much as the best, or where a success lacks full marks.
 
-    python -m benchmarks.package_tasks
+`benchmarks.reality` runs it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -292,14 +291,3 @@ def measure_packages(*, quick: bool = False) -> dict[str, Any]:
         "package_counts": counts,
         "package_faults": faults[:10],
     }
-
-
-def main() -> int:
-    """Prints the figures; fails where an order is wrong."""
-    figures = measure_packages()
-    sys.stdout.write(f"{json.dumps(figures, indent=1)}\n")
-    return 1 if figures["package_order_wrong"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -189,3 +189,11 @@ def test_packed_csv_and_long_cells_are_read(tmp_path):
     path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-20])
     with pytest.raises(ConfigError, match="cannot be read"):
         list(iterate_rows(path))
+
+
+def test_a_large_cell_is_read_and_leaves_the_limit_of_other_csv_readers(tmp_path):
+    limit = csv.field_size_limit()
+    file = tmp_path / "large.csv"
+    file.write_text(f"prompt,answer\n{'x' * (limit + 10)},1\n", encoding="utf-8")
+    (row,) = read_table(file)
+    assert len(row.values["prompt"]) == limit + 10 and csv.field_size_limit() == limit

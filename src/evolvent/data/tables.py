@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -214,9 +215,18 @@ def _iterate_json(path: Path) -> Iterator[tuple[str, object]]:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
+@contextmanager
+def _allow_large_cells() -> Iterator[None]:
+    """Raises the limit of the csv module, which all readers of the process share, and restores it."""
+    limit = csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_BYTES))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
 def _iterate_csv(path: Path) -> Iterator[tuple[str, object]]:
     """Yields the rows of a CSV or TSV file. All cells are text: `007` and `0.50` stay as they are written."""
-    csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_BYTES))
     try:
         with open_unpacked(path) as file:
             header = file.readline()
@@ -227,7 +237,8 @@ def _iterate_csv(path: Path) -> Iterator[tuple[str, object]]:
             reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
             while True:
                 try:
-                    row = next(reader)
+                    with _allow_large_cells():
+                        row = next(reader)
                 except StopIteration:
                     return
                 except csv.Error as error:

@@ -59,7 +59,7 @@ class PPOConfig(ImportanceCorrection):
         return self
 
 
-TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy_coef": 0.0, "target_kl": None}
+TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy_coef": 0.0, "target_kl": None, "whiten": True}
 """Settings of PPO as in learning from human feedback."""
 
 

@@ -1,0 +1,2 @@
+# Fine-tune a model on conversations. shows: update
+evolvent train sft chats.jsonl --policy smollm2 --adapter.kind lora --max_steps 2

@@ -1,0 +1,2 @@
+# Learn from preferences. shows: update
+evolvent train dpo pairs.jsonl --policy smollm2 --adapter.kind lora --max_steps 2
