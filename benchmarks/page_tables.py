@@ -81,6 +81,17 @@ BENCHES = (
         about="SmolLM2-135M on one thread, tokens per CPU second, both sides interleaved in one run.",
     ),
     Bench(
+        "The first hour of a user",
+        "first_hour",
+        "first_hour.json",
+        (
+            _x("tasks of twelve that their scripts do", "tasks_done", 12),
+            _most("lines of code, median", "median_lines", 12),
+            _most("lines of code over those of TRL and Stable-Baselines3, in four tasks", "over_peer_lines", 0.7),
+        ),
+        about="Scripts in `benchmarks/first_hour`, each run in an empty folder; TRL and Stable-Baselines3 do four of the tasks.",
+    ),
+    Bench(
         "Chat templates",
         "templates",
         "templates.json",
