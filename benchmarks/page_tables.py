@@ -89,7 +89,7 @@ BENCHES = (
             _most("lines of code, median", "median_lines", 12),
             _most("lines of code over those of TRL and Stable-Baselines3, in four tasks", "over_peer_lines", 0.7),
         ),
-        about="Scripts of `benchmarks/first_hour`, each in an empty folder; TRL and Stable-Baselines3 do four of the tasks.",
+        about="Scripts of `benchmarks/first_hour`, each in an empty folder; the two libraries do four of the tasks.",
     ),
     Bench(
         "Chat templates",
