@@ -38,7 +38,11 @@ WORKS: dict[str, tuple[str, ...]] = {
 
 
 def measure_side(work: str, side: str, *, quick: bool) -> dict[str, Any]:
-    """Runs a side in a process of its own; returns its figures, or `{"skipped": reason}`."""
+    """Runs a side in a process of its own; returns its figures, or, of a peer that failed, `{"skipped": reason}`.
+
+    Raises:
+        RuntimeError: our own side failed.
+    """
     name, count = side.removesuffix(" 2"), 2 if side.endswith(" 2") else 1
     kind = ("sft" if "lora" in name else "decode") if work == "threads" else work
     command = [
@@ -54,8 +58,11 @@ def measure_side(work: str, side: str, *, quick: bool) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return {"skipped": reason[:200]}
+        last_line = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:200]
+        reason = f"exit code {done.returncode} (-9: killed, most likely for memory): {last_line}"
+        if side.startswith("ours"):
+            raise RuntimeError(f"{work}: {side} failed: {reason}")
+        return {"skipped": reason}
     return dict(json.loads(lines[-1]))
 
 

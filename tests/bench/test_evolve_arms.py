@@ -7,7 +7,7 @@ import pytest
 
 import evolvent as ev
 from benchmarks.evolve.__main__ import ARMS, PLAN, QUICK, SEEDS, VARIANTS, study
-from benchmarks.evolve.arms import Regardless, _idle, drawn
+from benchmarks.evolve.arms import Regardless, _have_equal_outcomes, _idle, drawn
 from benchmarks.reporting import RESULTS
 from evolvent.errors import ErrorRecord
 from evolvent.methods.agentevol import AgentEvolConfig
@@ -77,3 +77,12 @@ def test_controls_explore_nothing():
     config = _idle(PLAN, 5)
     assert (config.samples_per_task, config.keep, config.round_tokens) == (0, "none", 5)
     assert config == PLAN.method.model_copy(update={"samples_per_task": 0, "keep": "none", "round_tokens": 5})
+
+
+def test_a_result_that_was_read_in_another_order_is_the_same_result():
+    """A seed that goes on in a new process reads its base in the panel's order; it was played in another."""
+    played_order = {"lookup/evo": (("b", "k", True), ("a", "k", False))}
+    read_order = {"lookup/evo": (("a", "k", False), ("b", "k", True))}
+    assert _have_equal_outcomes(played_order, read_order)
+    assert not _have_equal_outcomes(played_order, {"lookup/evo": (("a", "k", True), ("b", "k", False))})
+    assert not _have_equal_outcomes(played_order, {**read_order, "lookup/seen": ()})

@@ -393,7 +393,11 @@ def test_the_list_of_runs_shows_the_method_and_not_its_control(tmp_path):
     assert library.status(run).success == 0.75
     (folder / "results.jsonl").write_text(json.dumps(rows[3]) + "\n")
     (run,) = library.runs()
-    assert library.status(run).success == 0.325, "the newest of any arm, where the method's own was never measured"
+    assert library.status(run).success == 0.325, "the control's, where nothing else was measured"
+    reinforced = [{"stage": "base", "arm": "base", "mean": 0.0}, {"stage": "ppo", "arm": "ppo", "mean": 1.0}]
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in reinforced))
+    (run,) = library.runs()
+    assert library.status(run).success == 1.0, "what was learned, not what it began with"
 
 
 def test_greedy_play_is_not_shaded_as_certain():

@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -45,6 +45,7 @@ _MAX_CACHED = 6  # reports and indexes that are remembered
 _TAIL_BYTES = 1 << 16  # bytes at the end of a file that say how a run stands
 _LIVE_S = 120.0  # a run that says "running" and has written nothing for so long is not called live
 _MAX_INFO_BYTES = 8 << 20  # bytes of a run.json
+_CONTROL = "control"  # the arm that a method is compared with
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class RunStatus:
     """The status of a run, from the last lines of its files; None where they lack a number.
 
     Attributes:
-        step: newest update or iteration. loss: there. success: mean over the panels of the newest evaluation, of the
-            run's first arm where it has several: of evolve, not of its control.
+        step: newest update or iteration. loss: there. success: mean over the panels of the newest evaluation that is
+            not the control's.
     """
 
     step: float | None
@@ -237,25 +238,24 @@ def _read_status(run: RunEntry) -> RunStatus:
     rows = list(_read_last_rows(run.folder / "metrics.jsonl"))
     step = next((number for row in rows if (number := as_number(row.get("step"))) is not None), None)
     loss = next((number for row in rows if (number := as_number(row.get("loss"))) is not None), None)
-    means = [as_number(row.get("mean")) for row in _newest_stage_rows(run.folder / "results.jsonl", run.arms[:1])]
+    means = [as_number(row.get("mean")) for row in _newest_stage_rows(run.folder / "results.jsonl")]
     known_means = [mean for mean in means if mean is not None]
     return RunStatus(
         step, loss, sum(known_means) / len(known_means) if known_means and len(known_means) == len(means) else None
     )
 
 
-def _newest_stage_rows(path: Path, arms: Sequence[str] = ()) -> list[Mapping[str, object]]:
-    """Returns all rows of the newest stage: with their outcomes they may exceed a tail. Empty if too large.
+def _newest_stage_rows(path: Path) -> list[Mapping[str, object]]:
+    """Returns all rows of the newest stage that is not the control's; of the control's where there is no other.
 
-    Args:
-        arms: the newest stage of these arms; where the file has none of them, of any arm.
+    With their outcomes they may exceed a tail. Empty if too large.
     """
     max_bytes = _TAIL_BYTES
     while max_bytes <= _MAX_INFO_BYTES:
         rows = list(_read_last_rows(path, max_bytes))
         is_whole = not path.is_file() or path.stat().st_size <= max_bytes
-        arm_rows = [row for row in rows if row.get("arm") in arms]
-        rows = arm_rows if arm_rows or (arms and not is_whole) else rows
+        method_rows = [row for row in rows if row.get("arm") != _CONTROL]
+        rows = method_rows if method_rows or not is_whole else rows
         stage_rows = [row for row in rows if row.get("stage") == rows[0].get("stage")]
         if len(stage_rows) < len(rows) or is_whole:
             return stage_rows

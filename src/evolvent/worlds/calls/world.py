@@ -45,6 +45,8 @@ def read_call_samples(path: Path, tools: Path | None = None) -> Samples:
     Raises:
         ConfigError: a file that cannot be read, a missing file of functions, or no usable row.
     """
+    if not path.is_file():
+        raise ConfigError([Problem("data", f"file not found: {path}", "check the path")])
     fields = _first_fields(path)
     if "calling" in fields:
         tools = tools or path.with_name("tool.jsonl")

@@ -395,7 +395,8 @@ def _make_pettingzoo(*, id: str, arguments: Mapping[str, Any] | None = None) -> 
     if registry_id in turn_ids or loaded is not None:
         message = f"{id} has no parallel environment: its agents take turns"
         raise ConfigError([Problem("pettingzoo", message, "choose an environment whose agents act at once")])
-    problem = unknown_name_problem("environment", registry_id, parallel_ids, location="pettingzoo")
+    known_ids = [known_id.replace("-v", "_v") if "_v" in id else known_id for known_id in parallel_ids]
+    problem = unknown_name_problem("environment", id, known_ids, location="pettingzoo")
     if "did you mean" not in problem.hint:
         problem = Problem(problem.where, problem.what, "one of another package is a module, as mpe2.simple_spread_v3")
     raise ConfigError([problem])

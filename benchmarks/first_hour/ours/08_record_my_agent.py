@@ -1,4 +1,4 @@
-# Record my agent at an endpoint and train the model that it calls. shows: paid 8
+# Record episodes of my agent at an endpoint and pay them, for `train rl --from_run`. shows: paid 8
 import os
 
 import openai
