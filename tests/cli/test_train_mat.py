@@ -219,7 +219,7 @@ def test_a_module_with_a_parallel_environment_is_a_team_by_name(tmp_path, monkey
     ("name", "message"),
     [
         ("pettingzoo", "pettingzoo needs the id of an environment"),
-        ("pettingzoo:no.such_module_v1", "unknown environment 'no.such_module-v1'"),
+        ("pettingzoo:no.such_module_v1", "unknown environment 'no.such_module_v1'"),
         ("pettingzoo:classic/rps-v9", "unknown environment 'classic/rps-v9' .did you mean 'classic/rps-v2'"),
         ("pettingzoo:classic/tictactoe-v3", "has no parallel environment: its agents take turns"),
         ("pettingzoo:json", "json has no parallel environment"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -122,8 +122,9 @@ class RecordedSessions:
 
     def count_usable(self, practice: RLConfig) -> tuple[int, Counter[str]]:
         """Returns the number of complete groups, and the numbers of sessions that are left out by reason."""
-        faults = [find_fault(session, practice) for session in self.read()]
-        usable = [session for session, fault in zip(self.read(), faults, strict=True) if not fault]
+        sessions = self.read()  # once: agents play on, and a second reading may hold more
+        faults = [find_fault(session, practice) for session in sessions]
+        usable = [session for session, fault in zip(sessions, faults, strict=True) if not fault]
         groups = select_groups(usable, practice.group_size)
         left_out = Counter(fault for fault in faults if fault)
         num_rest = len(usable) - practice.group_size * len(groups)
@@ -201,11 +202,17 @@ class RecordedBackend(LocalBackend):
         min_version = policy.version - practice.max_policy_lag
         num_read, deadline = -1, 0.0
         while True:
-            groups = select_groups(self._list_usable(taken_before, practice, min_version), practice.group_size)
+            sessions = self.sessions.read()
+            usable = [
+                session
+                for session in sessions
+                if session.id not in taken_before and not find_fault(session, practice, min_version=min_version)
+            ]
+            groups = select_groups(usable, practice.group_size)
             if len(groups) >= num_groups:
                 return [session for group in groups[:num_groups] for session in group]
-            if len(self.sessions.read()) != num_read:
-                num_read, deadline = len(self.sessions.read()), time.monotonic() + self.wait_s
+            if len(sessions) != num_read:
+                num_read, deadline = len(sessions), time.monotonic() + self.wait_s
             if self.endpoint is None or time.monotonic() > deadline:
                 raise NothingToLearn(
                     f"too few scored sessions of version {policy.version} in {self.sessions.folder}",
@@ -214,13 +221,6 @@ class RecordedBackend(LocalBackend):
                     hint="let the agents play on, and resume this run",
                 )
             time.sleep(_POLL_S)
-
-    def _list_usable(self, used_ids: Collection[str], practice: RLConfig, min_version: int) -> list[Trajectory]:
-        return [
-            session
-            for session in self.sessions.read()
-            if session.id not in used_ids and not find_fault(session, practice, min_version=min_version)
-        ]
 
     def _hand_over(self, policy: Policy) -> None:
         """Sends this policy's weights to the endpoint, unless it serves them already."""
