@@ -14,6 +14,7 @@ import pytest
 import evolvent as ev
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.methods.poad import POADConfig, poad
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
@@ -62,7 +63,8 @@ def test_a_run_of_version_1_resumes_without_repeating_a_stage(folder):
     assert not any("key_version" in row for row in before)
     world, train = Echo(), TrainConfig(lr=1e-3, warmup_steps=0, batch_tokens=256, epochs=1)
     tasks = world.tasks("train", world.tiers[0])
-    verbs = Strict({"echo": world}, train, EvaluationPanel(limit=4), slots=8, max_tokens=3)
+    optimizer = OptimizerConfig()  # the default of version 1
+    verbs = Strict({"echo": world}, train, EvaluationPanel(limit=4), slots=8, max_tokens=3, optimizer=optimizer)
     with ev.Run(folder, verbs, seed=3, settings=verbs.settings()) as run:
         policy = small_policy()
         for _ in run.rounds(1):

@@ -45,44 +45,66 @@ class Message:
 def list_messages(paths: Iterable[Path] = (PACKAGE,)) -> list[Message]:
     """Returns the messages of all Python files below `paths`, by file and line."""
     files = sorted({file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))})
-    trees = {file: ast.parse(file.read_text(encoding="utf-8"), str(file)) for file in files}
-    classes = _exception_classes(_parse_package() | trees)
-    return [message for file, tree in trees.items() for message in _read_file(file, tree, classes)]
+    nodes = {file: _read_nodes(file) for file in {*PACKAGE.rglob("*.py"), *files}}
+    classes = _exception_classes(definition for read in nodes.values() for definition in read.classes)
+    return [message for file in files for message in _list_file(file, nodes[file], classes)]
 
 
-def _parse_package() -> dict[Path, ast.Module]:
-    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in PACKAGE.rglob("*.py")}
+@dataclass(frozen=True)
+class _Nodes:
+    """The nodes of a file that messages are found by: its classes, what is raised, and each call with the innermost
+    function around it.
+    """
+
+    classes: list[ast.ClassDef]
+    raised: set[int]
+    calls: list[tuple[ast.Call, Function | None]]
 
 
-def _exception_classes(trees: dict[Path, ast.Module]) -> frozenset[str]:
+def _read_nodes(file: Path) -> _Nodes:
+    nodes = _Nodes([], set(), [])
+    waiting: list[tuple[ast.AST, Function | None]] = [(ast.parse(file.read_text(encoding="utf-8"), str(file)), None)]
+    while waiting:
+        node, function = waiting.pop()
+        if isinstance(node, ast.Call):
+            nodes.calls.append((node, function))
+        elif isinstance(node, ast.Raise):
+            nodes.raised.add(id(node.exc))
+        elif isinstance(node, ast.ClassDef):
+            nodes.classes.append(node)
+        elif isinstance(node, Function):
+            function = node
+        waiting += [(child, function) for child in ast.iter_child_nodes(node)]
+    nodes.calls.sort(key=lambda call: (call[0].lineno, call[0].col_offset))
+    return nodes
+
+
+def _exception_classes(definitions: Iterable[ast.ClassDef]) -> frozenset[str]:
     """Returns the names of all exception classes: the built-in ones and those that the files derive from them."""
     names = {
         name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
     }
     names |= {"HTTPException", "Problem", "ArgumentTypeError"}
-    bases = {
-        node.name: {_last_name(base) for base in node.bases}
-        for tree in trees.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
+    bases = {node.name: {_last_name(base) for base in node.bases} for node in definitions}
     while new := {name for name, parents in bases.items() if parents & names} - names:
         names |= new
     return frozenset(names)
 
 
-def _read_file(file: Path, tree: ast.Module, classes: frozenset[str]) -> Iterator[Message]:
-    raised = {id(node.exc) for node in ast.walk(tree) if isinstance(node, ast.Raise)}
-    bindings = _bindings_by_call(tree)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+def _list_file(file: Path, nodes: _Nodes, classes: frozenset[str]) -> Iterator[Message]:
+    bindings: dict[Function | None, Bindings] = {None: {}}
+    for call, function in nodes.calls:
         name = _last_name(call.func)
-        if (id(call) in raised or name in classes | HELPERS or _is_warning(call.func)) and (call.args or call.keywords):
+        if (id(call) in nodes.raised or name in classes | HELPERS or _is_warning(call.func)) and (
+            call.args or call.keywords
+        ):
             template = ", ".join(
                 [ast.unparse(argument) for argument in call.args]
                 + [f"{keyword.arg or '**'}={ast.unparse(keyword.value)}" for keyword in call.keywords]
             )
-            sources = _assigned_sources(call, bindings[id(call)], classes)
+            if function is not None and function not in bindings:
+                bindings[function] = _read_bindings(function)
+            sources = _assigned_sources(call, bindings[function], classes)
             literals = [text for node in (*_arguments(call), *sources.values()) for text in _literals(node)]
             template += "".join(f" | {source}" for source in sources)
             where = file.relative_to(ROOT) if ROOT in file.parents else file
@@ -94,21 +116,8 @@ def _arguments(call: ast.Call) -> Iterator[ast.expr]:
     yield from (keyword.value for keyword in call.keywords)
 
 
-def _bindings_by_call(tree: ast.Module) -> dict[int, Bindings]:
-    """Returns for each call the local names of its innermost function, with all values that the function assigns."""
-    result: dict[int, Bindings] = {}
-
-    def visit(node: ast.AST, bindings: Bindings) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Call):
-                result[id(child)] = bindings
-            visit(child, _read_bindings(child) if isinstance(child, Function) else bindings)
-
-    visit(tree, {})
-    return result
-
-
 def _read_bindings(function: Function) -> Bindings:
+    """Returns the local names of a function with all values that it assigns to them."""
     bindings: Bindings = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
@@ -158,6 +167,8 @@ def _last_name(node: ast.expr) -> str:
 
 def _is_warning(function: ast.expr) -> bool:
     if not isinstance(function, ast.Attribute):
+        return False
+    if function.attr != "warn" and function.attr not in LOG_METHODS:
         return False
     owner = ast.unparse(function.value)
     return (owner == "warnings" and function.attr == "warn") or (

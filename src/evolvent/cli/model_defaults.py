@@ -14,7 +14,7 @@ from evolvent.cli.settings import ModelConfig
 from evolvent.config import Config
 from evolvent.errors import EvolventError, Incomplete
 from evolvent.models.catalog import count_parameters
-from evolvent.models.defaults import ModelFacts, fill_settings, reply_length, rl_settings, train_settings
+from evolvent.models.defaults import ADAM_EPS, ModelFacts, fill_settings, reply_length, rl_settings, train_settings
 from evolvent.models.placement import available_bytes, find_device
 from evolvent.view.escape import show_hidden
 
@@ -113,6 +113,6 @@ def print_budget(console: Console, facts: ModelFacts, device: str) -> None:
 
 
 def _as_update_settings(settings: dict[str, object]) -> dict[str, object]:
-    """Renames the learner's settings to those of a command's updates (`UpdateConfig`)."""
+    """Renames the learner's settings to those of a command's updates (`UpdateConfig`), and adds the optimizer's."""
     names = {"batch_tokens": "max_tokens_per_forward"}
-    return {names.get(name, name): value for name, value in settings.items()}
+    return {**{names.get(name, name): value for name, value in settings.items()}, "adam_eps": ADAM_EPS}

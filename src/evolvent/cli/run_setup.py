@@ -121,7 +121,6 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
     """Opens the run: locked, recorded and displayed; its report is redrawn after every stage and at the end."""
     import torch
 
-    from evolvent.learn.optim.make import OptimizerConfig
     from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 
     torch.set_num_threads(setup.threads)
@@ -132,7 +131,7 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
         slots=setup.slots,
         max_tokens=setup.max_tokens,
         rl_train=setup.rl_train,
-        optimizer=setup.optimizer or OptimizerConfig(),
+        optimizer=setup.optimizer,
         restrict_to_admissible=setup.restrict_to_admissible,
         action_level=setup.action_level,
         placement=setup.placement,

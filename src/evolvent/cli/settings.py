@@ -103,6 +103,7 @@ class Command(Generic[C]):
         resumes: whether it takes `--resume RUN`.
         free_settings: settings that may change when a run resumes, by name or, as `parallel.`, by prefix.
         choose_preset: returns the name of the preset that fits other settings, where none is named.
+        earlier_defaults: nested settings that were added later: their values in a run that does not record them.
     """
 
     verb: str
@@ -113,6 +114,7 @@ class Command(Generic[C]):
     resumes: bool = False
     free_settings: tuple[str, ...] = ()
     choose_preset: Callable[[C], str] | None = None
+    earlier_defaults: Mapping[str, object] = field(default_factory=dict)
 
     def is_free(self, name: str) -> bool:
         """Returns whether a setting may change when a run resumes."""
@@ -173,6 +175,8 @@ def parse_command(command: Command[C], argv: Sequence[str], console: Console) ->
         file, name = resume / "config.toml", None
     data_defaults = data_preset(settings) if has_data else {}
     preset: Mapping[str, object] = {**(command.presets.get(name, {}) if name else {}), **data_defaults}
+    if resume is not None:
+        preset = command.earlier_defaults
     try:
         config = resolve(command.config, file=file, overrides=split.overrides, preset=preset or None)
     except ConfigError as error:

@@ -31,7 +31,6 @@ from evolvent.curate.subset import SELECTORS
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json, write_atomic
 from evolvent.learn.learner import TrainConfig
-from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.methods.comments import CommentsConfig, comments
 from evolvent.methods.hammer import HammerConfig, hammer
 from evolvent.methods.p3 import P3Config, p3
@@ -173,7 +172,6 @@ def run(argv: Sequence[str], console: Console) -> int:
         max_tokens=getattr(config, "max_tokens", 32),
         threads=config.threads,
         plan=method.plan_stages(config),
-        optimizer=OptimizerConfig(),
         placement=config.placement,
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)

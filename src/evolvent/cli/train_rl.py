@@ -54,6 +54,7 @@ from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
 from evolvent.methods.r3 import R3Config, r3
 from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.defaults import ADAM_EPS
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rl.trainer import RLConfig
@@ -97,16 +98,21 @@ METHODS: dict[str, Method] = {
 }
 
 
+EARLIER_DEFAULTS: Mapping[str, object] = {"train": {"adam_eps": ADAM_EPS}}
+"""Settings that runs of version 0.1 do not record, as they were."""
+
+
 class UpdateConfig(Config):
     """Settings of the updates that improve the policy."""
 
     lr: float = Field(default=5e-4, gt=0, description="learning rate")
-    final_lr_ratio: float = Field(default=1.0, ge=0, le=1, description="share of it that a linear decay ends at")
+    final_lr_ratio: float = Field(default=0.1, ge=0, le=1, description="share of it that a linear decay ends at")
     warmup_steps: int = Field(default=0, ge=0, description="updates of linear warm-up")
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled decay of matrices")
     max_grad_norm: float | None = Field(
         default=0.5, gt=0, description="largest global norm of the gradient; none: no clipping"
     )
+    adam_eps: float = Field(default=1e-5, gt=0, description="AdamW's epsilon: gradients below it make small steps")
     max_tokens_per_forward: int = Field(default=4096, ge=1, description="most tokens of one forward")
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the forward")
 
@@ -121,6 +127,10 @@ class UpdateConfig(Config):
             batch_tokens=self.max_tokens_per_forward,
             dtype=self.dtype,
         )
+
+    def make_optimizer_config(self) -> OptimizerConfig:
+        """Converts the settings to those of an optimizer."""
+        return OptimizerConfig(eps=None if self.adam_eps == ADAM_EPS else self.adam_eps)
 
 
 class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
@@ -216,7 +226,14 @@ def make_command(name: str, method: Method | None = None) -> AnyCommand:
         f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations. "
         "--from_run RUN learns from recorded sessions (serve --record) in place of worlds."
     )
-    return Command("train rl", description, _make_config_class(name, method), resumes=True, free_settings=("device",))
+    return Command(
+        "train rl",
+        description,
+        _make_config_class(name, method),
+        resumes=True,
+        free_settings=("device",),
+        earlier_defaults=EARLIER_DEFAULTS,
+    )
 
 
 def run(argv: Sequence[str], console: Console) -> int:
@@ -268,7 +285,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         threads=config.threads,
         plan=_plan_stages(config, num_iterations, panel_size, is_cloned=bool(demonstration_tasks or config.random)),
         rl_train=config.train.make_train_config(),
-        optimizer=OptimizerConfig(),
+        optimizer=config.train.make_optimizer_config(),
         action_level=action_level,
         restrict_to_admissible=restrict_to_admissible,
         placement=config.placement,
@@ -466,7 +483,7 @@ def _run_recorded(
         threads=config.threads,
         plan=[PlannedStage("practise", practice.iterations)],
         rl_train=config.train.make_train_config(),
-        optimizer=OptimizerConfig(),
+        optimizer=config.train.make_optimizer_config(),
         placement=config.placement,
     )
     console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)

@@ -27,10 +27,9 @@ from evolvent.cli.run_setup import (
     write_report,
 )
 from evolvent.cli.settings import AnyCommand, Command, ModelConfig, WorldsConfig, parse_command
-from evolvent.cli.train_rl import CLONE_CONFIG, UpdateConfig
+from evolvent.cli.train_rl import CLONE_CONFIG, EARLIER_DEFAULTS, UpdateConfig
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.preferences import append_readout, build_pairs
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.methods.openr import PUBLISHED, OpenRConfig, openr
@@ -117,6 +116,7 @@ COMMANDS: dict[str, AnyCommand] = {
         presets={"small": {}, "published": {"openr": dict(PUBLISHED)}},
         resumes=True,
         free_settings=("device",),
+        earlier_defaults=EARLIER_DEFAULTS,
     ),
 }
 
@@ -171,7 +171,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         threads=config.threads,
         plan=_plan_stages(config, len(training_tasks), panel_size, is_cloned=bool(demonstration_tasks)),
         rl_train=config.train.make_train_config() if name == "openr" else None,
-        optimizer=OptimizerConfig(),
+        optimizer=config.train.make_optimizer_config() if name == "openr" else None,
         placement=config.placement,
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)

@@ -51,6 +51,7 @@ from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import sample_seed
 
 __all__ = [
+    "RL_OPTIMIZER",
     "RL_TRAIN",
     "FitReport",
     "KLLimitReached",
@@ -117,9 +118,16 @@ class TrainConfig(Config):
 
 
 RL_TRAIN = TrainConfig(
-    lr=5e-4, final_lr_ratio=1.0, warmup_steps=0, weight_decay=0.0, max_grad_norm=0.5, batch_tokens=4096
+    lr=5e-4, final_lr_ratio=0.1, warmup_steps=0, weight_decay=0.0, max_grad_norm=0.5, batch_tokens=4096
 )
 """Settings of the updates of reinforcement learning for small models, in Python and on the command line."""
+
+RL_OPTIMIZER = OptimizerConfig(eps=1e-5)
+"""The optimizer of reinforcement learning for small models: AdamW with the epsilon of published PPO and POAD code.
+
+A policy that has become nearly certain has gradients near 0. With 1e-8, AdamW makes full steps of what is left, which
+is noise, and the policy falls apart (docs/papers/poad.md).
+"""
 
 
 class KLLimitReached(Exception):

@@ -16,6 +16,7 @@ from typing import TypeVar
 from evolvent.config import Config
 
 __all__ = [
+    "ADAM_EPS",
     "MIN_PRETRAINED",
     "PRETRAINED_REPLY_TOKENS",
     "REPLY_TOKENS",
@@ -27,6 +28,9 @@ __all__ = [
 ]
 
 C = TypeVar("C", bound=Config)
+
+ADAM_EPS = 1e-8
+"""AdamW's epsilon as torch has it; pretrained models keep it, whose gradients are spread over millions of weights."""
 
 MIN_PRETRAINED = 10_000_000
 """Weights from which a model counts as pretrained; the smallest published ones have 14 million."""

@@ -38,7 +38,7 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.identity import version_1_text
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.learner import RL_TRAIN, Learner, TrainConfig, UpdateMetrics
+from evolvent.learn.learner import RL_OPTIMIZER, RL_TRAIN, Learner, TrainConfig, UpdateMetrics
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.prefix_sharing import resolve_rl_layout
@@ -177,7 +177,7 @@ class LocalBackend:
         restrict_to_admissible: Whether actions are sampled among those that a world lists, token by token.
         action_level: Whether policies choose among the actions that a world lists, instead of writing theirs.
         rl_train: Training settings of RL; None: those of `fit`, or where there are none, those that fit the policy.
-        optimizer: Optimizer settings of RL.
+        optimizer: Optimizer settings of RL; None: those that fit the policy.
         placement: Where policies of an earlier session run when they are loaded, and how much of their context is
             used.
         failures: Counts of the episodes of RL that could not be scored.
@@ -195,7 +195,7 @@ class LocalBackend:
     restrict_to_admissible: bool = False
     action_level: bool = False
     rl_train: TrainConfig | None = None
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    optimizer: OptimizerConfig | None = None
     placement: Placement = field(default_factory=Placement)
     failures: FailureCounts = field(default_factory=FailureCounts)
     _tells_failures: ClassVar[bool] = True  # whether the end of a training tells them
@@ -374,7 +374,8 @@ class LocalBackend:
             train = train.model_copy(update={"layout": resolve_rl_layout(train.layout, learning.model)})
             if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
-            return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=self.optimizer)
+            optimizer = self.optimizer or (RL_OPTIMIZER if _pretrained_facts(learning) is None else OptimizerConfig())
+            return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=optimizer)
 
         train_config = self._rl_train_config(policy)
 
@@ -594,7 +595,7 @@ class LocalBackend:
             *([prompts] if prompts else []),
         )
         train = self.train or TrainConfig()
-        learning = (self.rl_train or self.train or RL_TRAIN, self.optimizer)
+        learning = (self.rl_train or self.train or RL_TRAIN, self.optimizer or RL_OPTIMIZER)
         return {
             "collect": StageSettings(values, acting),
             "fit": StageSettings(
