@@ -19,11 +19,13 @@ import select
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from math import ceil
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any
 
@@ -31,13 +33,14 @@ from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, EvolventError, GraderTimeout, Problem, ScoringError, boundary
 from evolvent.trajectory import Json, JsonObject
 
-__all__ = ["CallerPipe", "PipedProcess", "Workers", "pack_message", "serve"]
+__all__ = ["CallerPipe", "PipedProcess", "SharedWorker", "Workers", "pack_message", "serve"]
 
 _PROGRAM = "import sys; from evolvent.workers import serve; serve(sys.argv[1:])"
 _START_S = 60.0  # how long the function's module, and its first call, may take
 _LENGTH_BYTES, _MAX_ANSWER_BYTES = 4, 2**26
 _MAX_POLL_S = 3600.0  # of one look at a pipe: `poll` takes no more than 24 days
 _MIB = 2**20
+_RAISED = "it raised"  # how the reason of a function that raised begins
 
 
 def pack_message(header: object, body: bytes = b"") -> bytes:
@@ -252,6 +255,7 @@ class Workers:
                 worker = None
             if worker is None:
                 worker = _FunctionProcess(self._words)
+            if not worker.ready:
                 worker.wait_until_ready()
             answer = worker.call(message, self.wall_s)
             reusable_worker = worker
@@ -263,6 +267,15 @@ class Workers:
             value: Json = answer["value"]
             return value
         raise ScoringError("a grader failed", value=answer.get("failed"))
+
+    def start(self) -> None:
+        """Starts a process where one is free and none has been started, without waiting until it is ready."""
+        with suppress(queue.Empty):
+            worker = self._free.get_nowait()
+            try:
+                worker = worker or _FunctionProcess(self._words)
+            finally:
+                self._free.put(worker)
 
     def close(self) -> None:
         """Ends the processes, after the running calls."""
@@ -281,6 +294,77 @@ class Workers:
         self.close()
 
 
+class SharedWorker:
+    """A function that reads foreign input, in one process that is started when it is first needed and then kept.
+
+    Every calling process has its own: a fork does not use its parent's. It ends with the caller.
+
+    Args:
+        function, wall_s, memory_mb, warmup_args: as of `Workers`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        wall_s: float,
+        memory_mb: int,
+        warmup_args: Sequence[object] | None = None,
+    ) -> None:
+        self.wall_s, self.memory_mb = wall_s, memory_mb
+        self._function, self._warmup_args = function, warmup_args
+        self._workers: Workers | None = None
+        self._ending: weakref.finalize[[], SharedWorker] | None = None
+        self._lock = Lock()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def start(self) -> None:
+        """Starts the process in the background, so that the first call finds it ready."""
+        self._get_workers().start()
+
+    def call(self, *args: object) -> tuple[Json, str]:
+        """Returns the result of the function and "", or None and the reason why there is none.
+
+        Raises:
+            ConfigError: the arguments are not JSON.
+        """
+        try:
+            return self._get_workers().call(*args), ""
+        except GraderTimeout:
+            return None, f"it took more than {self.wall_s:g} s"
+        except ScoringError as error:
+            failure = str(error.value or "")
+            if failure.startswith(_RAISED):
+                return None, failure.removeprefix(_RAISED).lstrip(": ")
+            return None, f"it used more than {self.memory_mb} MiB of memory, or ended its process"
+
+    def close(self) -> None:
+        """Ends the process; the next call starts another one."""
+        with self._lock:
+            workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
+
+    def _get_workers(self) -> Workers:
+        with self._lock:
+            if self._workers is None:
+                self._workers = Workers(
+                    self._function,
+                    wall_s=self.wall_s,
+                    memory_mb=self.memory_mb,
+                    max_processes=1,
+                    warmup_args=self._warmup_args,
+                )
+                self._ending = weakref.finalize(self, self._workers.close)
+            return self._workers
+
+    def _forget(self) -> None:
+        """Leaves the process to the parent of a fork, which goes on using it."""
+        if self._ending is not None:
+            self._ending.detach()
+        self._workers, self._ending, self._lock = None, None, Lock()
+
+
 class _FunctionProcess(PipedProcess):
     """One process of `Workers`."""
 
@@ -293,12 +377,14 @@ class _FunctionProcess(PipedProcess):
             timeout_error=GraderTimeout,
             max_answer_bytes=_MAX_ANSWER_BYTES,
         )
+        self.ready = False
 
     def wait_until_ready(self) -> None:
         """Waits until the function is imported and ready."""
         answer, _ = self.read_answer(Deadline(_START_S))
         if answer != {"ready": True}:
             raise ScoringError("a grader process did not start", value=answer.get("failed"))
+        self.ready = True
 
     def call(self, message: bytes, wall_s: float) -> JsonObject:
         """Sends one call and returns its answer within `wall_s` seconds."""
@@ -332,7 +418,7 @@ def serve(argv: Sequence[str]) -> None:
     while (message := caller.read_message()) is not None:
         signal.setitimer(signal.ITIMER_REAL, float(wall_s) + 1.0)
         try:
-            with boundary(ScoringError, "it raised"):
+            with boundary(ScoringError, _RAISED):
                 answer = {"value": function(*json.loads(message[0]))}
                 json.dumps(answer)
         except EvolventError as error:

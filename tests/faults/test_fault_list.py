@@ -14,7 +14,7 @@ from listing import LAST, PAGE, RESUMES, ROOT, files_of_faults, renewed
 def test_every_number_is_there():
     found = list(files_of_faults())
     missing = set(range(1, LAST + 1)) - {one.number for one in found}
-    assert not missing and max(one.number for one in found) == LAST
+    assert not missing and max(one.number for one in found) >= LAST
     assert all(one.tests > 0 and len(one.says) > 20 for one in found)
 
 

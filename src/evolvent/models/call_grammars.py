@@ -19,6 +19,7 @@ from evolvent.grade.call_forms import spell_name
 from evolvent.grade.literals import format_python_literal
 from evolvent.messages import Tool
 from evolvent.models.call_schemas import AnswerLimits, Narrow, narrow_schema
+from evolvent.models.grammar_limits import MAX_GRAMMAR_CHARS, count_values
 
 __all__ = ["FORMS", "CallForm", "Grammar", "build_grammar"]
 
@@ -83,7 +84,10 @@ def build_grammar(
     if len({tool.name for tool in tools}) < len(tools):
         raise SampleInvalid("two tools have the same name", value=[tool.name for tool in tools])
     builder = _RuleBuilder(form, spaced, marks or {})
-    narrowed = [(tool, narrow_schema(tool, limits)) for tool in tools]
+    narrowed, num_values = list[tuple[Tool, Narrow]](), 0
+    for tool in tools:
+        narrowed.append((tool, narrow_schema(tool, limits)))
+        num_values = count_values(narrowed[-1][1], num_values)
     answer = builder.answer(narrowed, limits.calls) if tools else ""
     alternatives = [] if abstain is None else [builder.literal(abstain)]
     expression = " | ".join(filter(None, [answer, *alternatives]))
@@ -105,10 +109,18 @@ class _RuleBuilder:
     rules: list[str] = field(default_factory=list)
     vocabulary: set[str] = field(default_factory=set)
     rule_names: dict[str, str] = field(default_factory=dict)
+    num_chars: int = 0
 
     def add_rule(self, body: str) -> str:
         """Returns the name of an expression; equal expressions share one name."""
         if body not in self.rule_names:
+            self.num_chars += len(body)
+            if self.num_chars > MAX_GRAMMAR_CHARS:
+                raise SampleInvalid(
+                    "the schemas are too large to constrain",
+                    value=f"more than {MAX_GRAMMAR_CHARS:,} characters of grammar",
+                    expected="fewer tools, or simpler schemas",
+                )
             self.rule_names[body] = f"r{len(self.rule_names)}"
             self.rules.append(f"{self.rule_names[body]}: {body}")
         return self.rule_names[body]
@@ -177,22 +189,45 @@ class _RuleBuilder:
         """Joins parts in order with separators; each part is required or optional, and `min_count` (0 or 1) are
         there.
         """
-        tails = [""] * (len(parts) + 1)
-        for index in range(len(parts) - 1, -1, -1):
-            body, is_required = parts[index]
-            separated = f"{self.separator} {self.add_rule(body)}"
-            tails[index] = self.add_rule(
-                f"{separated if is_required else f'({separated})?'} {tails[index + 1]}".strip()
-            )
+        bodies = [self.add_rule(body) for body, _ in parts]
+        cells = [
+            f"{self.separator} {body}" if is_required else f"({self.separator} {body})?"
+            for body, (_, is_required) in zip(bodies, parts, strict=True)
+        ]
+        segments: dict[tuple[int, int], str] = {}
         heads, may_be_empty = [], True
-        for index, (body, is_required) in enumerate(parts):
-            heads.append(f"{self.add_rule(body)} {tails[index + 1]}".strip())
+        for index, (_, is_required) in enumerate(parts):
+            heads.append(" ".join([bodies[index], *self.tail(cells, segments, index + 1)]))
             if is_required:
                 may_be_empty = False
                 break
         if not heads:
             return ""
         return f"({' | '.join(heads)}){'?' if may_be_empty and not min_count else ''}"
+
+    def join(self, cells: Sequence[str], segments: dict[tuple[int, int], str], low: int, high: int) -> str:
+        """Returns the rule of `cells[low:high]` in order, which is not empty: it holds two halves, each a rule.
+
+        A chain, where each rule ends with the next, would be as deep as it is long, and the library's compiler recurses
+        along it until its stack ends.
+        """
+        if (low, high) not in segments:
+            middle = (low + high) // 2
+            halves = [self.join(cells, segments, *half) for half in ((low, middle), (middle, high)) if high - low > 1]
+            segments[low, high] = self.add_rule(" ".join(halves) or cells[low])
+        return segments[low, high]
+
+    def tail(self, cells: Sequence[str], segments: dict[tuple[int, int], str], start: int) -> list[str]:
+        """Returns the rules of `cells[start:]` in order: no more than the logarithm of their number."""
+        rules, low, high = list[str](), 0, len(cells)
+        while low < start < high:
+            middle = (low + high) // 2
+            if start < middle:
+                rules.append(self.join(cells, segments, middle, high))
+                high = middle
+            else:
+                low = middle
+        return [self.join(cells, segments, low, high), *reversed(rules)] if start < high else []
 
     def value(self, schema: Narrow) -> str:
         """Returns an expression for a literal that a narrow schema describes."""

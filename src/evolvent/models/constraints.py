@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from evolvent.errors import ConfigError, MissingExtra, SampleInvalid, Vocabulary
 from evolvent.messages import CallSample, Tool
 from evolvent.models.call_grammars import CallForm, Grammar, build_grammar
 from evolvent.models.call_schemas import AnswerLimits
+from evolvent.models.grammar_limits import MAX_ROW_ITEMS, check_schemas, compile_grammar
 from evolvent.models.policy import Policy
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
@@ -102,6 +104,7 @@ class CallConstraints:
         }
         self._tokenizer, self._words = make_tokenizer(policy.tokenizer, sorted(policy.dialect.stop_ids))
         self._known: OrderedDict[str, GrammarConstraint] = OrderedDict()
+        self._lock = Lock()
 
     def for_tools(
         self, tools: Sequence[Tool], *, form: CallForm, abstain: str | None = "[]", fenced: bool = False
@@ -112,7 +115,8 @@ class CallConstraints:
             form: how calls are written. A vocabulary of whole words has "words" alone.
             abstain, fenced: see `call_grammars.grammar`.
         Raises:
-            SampleInvalid: tools, or schemas, that no constraint can be made of; it says which and why.
+            SampleInvalid: tools, or schemas, that no constraint can be made of, or that are beyond a bound of
+                `grammar_limits`; it says which and why.
             VocabularyMismatch: a name with a word that the policy does not know. ConfigError: see `grammar`.
         """
         rows = [[tool.name, dict(tool.parameters)] for tool in tools]
@@ -120,7 +124,9 @@ class CallConstraints:
             key = canonical_json([rows, form, abstain, fenced])
         except (TypeError, ValueError, RecursionError) as error:
             raise SampleInvalid("the schemas of the tools are not JSON", value=str(error)) from error
-        if key not in self._known:
+
+        def build() -> GrammarConstraint:
+            needs_trial = check_schemas([tool.parameters for tool in tools])
             call_grammar = build_grammar(
                 tools,
                 form=form,
@@ -130,11 +136,9 @@ class CallConstraints:
                 spaced=self._spaced,
                 marks=self._marks,
             )
-            self._known[key] = self._build_constraint(call_grammar)
-            while len(self._known) > _MAX_GRAMMARS:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key].copy()
+            return self._build_constraint(call_grammar, needs_trial=needs_trial)
+
+        return self._get_constraint(key, build)
 
     def for_schema(self, schema: JsonObject) -> GrammarConstraint:
         """Returns the constraint of an answer that is JSON of a schema, on one line with single spaces.
@@ -150,17 +154,27 @@ class CallConstraints:
             key = canonical_json(["schema", schema])
         except (TypeError, ValueError, RecursionError) as error:
             raise SampleInvalid("the schema is not JSON", value=str(error)) from error
-        if key not in self._known:
+
+        def build() -> GrammarConstraint:
+            needs_trial = check_schemas([schema])
             style = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
             try:
                 text = LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=style)
             except ValueError as error:
                 raise SampleInvalid("the schema cannot be constrained", value=str(error)[:300]) from error
-            self._known[key] = self._build_constraint(Grammar(text, frozenset()))
-            while len(self._known) > _MAX_GRAMMARS:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key].copy()
+            return self._build_constraint(Grammar(text, frozenset()), needs_trial=needs_trial)
+
+        return self._get_constraint(key, build)
+
+    def _get_constraint(self, key: str, build: Callable[[], GrammarConstraint]) -> GrammarConstraint:
+        """Returns a copy of the constraint of a key, which is built once; any thread may ask."""
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = build()
+                while len(self._known) > _MAX_GRAMMARS:
+                    self._known.popitem(last=False)
+            self._known.move_to_end(key)
+            return self._known[key].copy()
 
     def for_prompt(self, prompt: ToolPrompt, sample: CallSample) -> GrammarConstraint:
         """Returns the constraint of an answer to a prompt, in the form that the prompt reads back.
@@ -180,8 +194,8 @@ class CallConstraints:
             expected="Compact, FourBlocks or ChatTools",
         )
 
-    def _build_constraint(self, grammar: Grammar) -> GrammarConstraint:
-        from llguidance import LLMatcher
+    def _build_constraint(self, grammar: Grammar, *, needs_trial: bool) -> GrammarConstraint:
+        from llguidance import LLMatcher, LLParserLimits
 
         unknown_words = sorted(grammar.vocabulary - self._words) if self._spaced else []
         if unknown_words:
@@ -190,7 +204,9 @@ class CallConstraints:
                 value=unknown_words[:5],
                 hint="build the policy for the worlds in which it acts",
             )
-        matcher = LLMatcher(self._tokenizer, grammar.text, log_level=0)
+        compile_grammar(grammar.text, needs_trial=needs_trial)
+        limits = LLParserLimits(max_items_in_row=MAX_ROW_ITEMS)
+        matcher = LLMatcher(self._tokenizer, grammar.text, log_level=0, limits=limits)
         constraint = GrammarConstraint(matcher, self._tokenizer.vocab_size)
         if matcher.is_error() or not constraint.allowed().any():
             raise SampleInvalid(

@@ -440,12 +440,15 @@ class PolicyDialect:
             chat_request.return_weight_versions,
             chat_request.top_logprobs,
         )
+        # Grammars are built in a thread, since a large one is compiled in another process first.
+        constraint = await asyncio.to_thread(self._constrain_format, chat_request, offer)
+        if offer.is_required:
+            await asyncio.to_thread(self._get_renderer().prepare, offer)
         with ExitStack() as open_turn:
             turn = self._begin_turn(messages, name, form, open_turn)
             read_key, stored_key = (name.session, name.session) if turn is None else turn.cache_keys
             rendered, prompt = self._render_chat(messages, offer, read_key)
             note = partial(self._store_reply, messages, session_key(stored_key, offer))
-            constraint = self._constrain_format(chat_request, offer)
             if constraint is None and rendered is not None:
                 constraint = rendered.constraint
             writer = self._make_writer(

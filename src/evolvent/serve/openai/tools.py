@@ -322,6 +322,10 @@ class ToolRenderer:
         constraint = self._make_constraint(offer, prompt) if offer.is_required else None
         return RenderedChat(prompt, sample, ids, text, offer, constraint)
 
+    def prepare(self, offer: ToolOffer) -> None:
+        """Builds the constraint of a required call, so that `render` finds it ready; raises what `render` raises."""
+        self._make_constraint(offer, self._constrained_prompt)
+
     def constrain_schema(self, schema: JsonObject) -> Constraint:
         """Returns the constraint of a reply that is JSON of a schema.
 
