@@ -32,6 +32,7 @@ from evolvent.learn.parallel.memory import (
 from evolvent.models.adapters import adapt
 from evolvent.models.dialects import dialect_for
 from evolvent.models.gguf import find_gguf, read_gguf_config
+from evolvent.models.inspection import check_files
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import FILES as ADAPTER_FILES
 from evolvent.models.tuned import kind_of
@@ -129,6 +130,7 @@ def read_model_config(name: str) -> object:
         Incomplete: a run without a policy.
     """
     folder = resolve_model_folder(name)
+    check_files(folder)
     if (folder / ADAPTER_FILES[0]).is_file():
         return load_policy(folder).model.config
     if (gguf_file := find_gguf(folder)) is not None:

@@ -27,10 +27,12 @@ __all__ = [
     "list_hub_models",
     "locate_model",
     "models_folder",
+    "read_weight_shapes",
 ]
 
 CACHE_VARIABLE = "EVOLVENT_CACHE"  # the environment variable that names the cache folder
 NOTE = "source.json"  # in the folder of a fetched model: its source, license and digest
+_MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -169,16 +171,33 @@ def count_parameters(path: Path) -> int | None:
     gguf_file = find_gguf(path)
     if gguf_file is not None:
         return read_gguf_header(gguf_file).parameters()
-    counts = [_count_safetensors(file) for file in path.glob("*.safetensors")]
-    return sum(counts) if counts else None
+    shapes = read_weight_shapes(path)
+    return sum(map(prod, shapes.values())) if shapes else None
 
 
-def _count_safetensors(path: Path) -> int:
+def read_weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Reads the shapes of the weights of a model folder, by name, from the headers of its safetensors files.
+
+    Raises:
+        Incomplete: a file without the header of its format.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        shapes |= _read_header(file)
+    return shapes
+
+
+def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
     with path.open("rb") as file:
         start = file.read(8)
         try:
             (length,) = struct.unpack("<Q", start)
+            if length > _MAX_HEADER_BYTES:
+                raise ValueError(length)
             header = json.loads(file.read(min(length, path.stat().st_size)))
-            return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+            entries = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+            if not all(isinstance(size, int) and size >= 0 for shape in entries.values() for size in shape):
+                raise ValueError(path)
+            return entries
         except (struct.error, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise Incomplete(f"{path} does not have a safetensors header", value=ascii(start)) from None

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from evolvent.errors import ConfigError, SampleInvalid
+from evolvent.errors import ConfigError, LimitExceeded, SampleInvalid
 from evolvent.messages import Message, Tool
+from evolvent.models.template_process import TemplateRefusal, apply_template
 from evolvent.models.text_encoder import EncodedText, Piece, TextEncoder
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class ChatTemplate:
             prompt = self._render([_USER], prompt=True)
             last = self._render([_USER, _REPLY])
             middle = self._render([_USER, _REPLY, _USER], prompt=True)
-        except _Refusal as error:
+        except (_Refusal, LimitExceeded) as error:
             raise ConfigError(f"the chat template cannot be used: {error}", hint="set another chat template") from error
         self.takes_system = self._try_render([Message("system", "probe"), _USER], prompt=True) is not None
         source = getattr(tokenizer, "chat_template", None) or ""
@@ -329,18 +330,10 @@ class ChatTemplate:
             return self._apply_once(text_rows, tools, prompt)
 
     def _apply_once(self, rows: list[dict[str, Any]], tools: str, prompt: bool) -> str:
-        from jinja2 import TemplateError
-
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    rows,
-                    tools=json.loads(tools) if tools else None,
-                    tokenize=False,
-                    add_generation_prompt=prompt,
-                )
-            )
-        except (TemplateError, ValueError, TypeError, KeyError, AttributeError) as error:
+            shown_tools = json.loads(tools) if tools else None
+            return apply_template(self._tokenizer, rows, tools=shown_tools, add_generation_prompt=prompt)
+        except TemplateRefusal as error:
             raise _Refusal(str(error)) from error
 
     def _template_rows(
@@ -744,5 +737,5 @@ def _join_thoughts(first: str | None, second: str) -> str:
 def _sample_errors() -> Iterator[None]:
     try:
         yield
-    except _Refusal as error:
+    except (_Refusal, LimitExceeded) as error:
         raise SampleInvalid("the chat template cannot write a conversation", value=str(error)) from error

@@ -26,11 +26,13 @@ from evolvent.errors import (
     ShapeMismatch,
     UnsafeFile,
     VocabularyMismatch,
+    boundary,
 )
-from evolvent.models.catalog import count_parameters, locate_model
+from evolvent.models.catalog import count_parameters, locate_model, read_weight_shapes
 from evolvent.models.dialects import Chat, Dialect, HistoryMode, Words, dialect_for
-from evolvent.models.gguf import find_gguf, load_gguf, read_gguf_config
+from evolvent.models.gguf import find_gguf, load_gguf, read_gguf_config, read_gguf_header
 from evolvent.models.heads import ValueHead, load_head, save_head
+from evolvent.models.inspection import TokenizerTrial, check_config, check_files, check_finite
 from evolvent.models.placement import (
     DEFAULT_CONTEXT,
     ContextSetting,
@@ -239,9 +241,10 @@ def load_policy(
         dtype: the numbers of the weights: "float32", "bfloat16", "float16"; "auto": as they are stored.
         base: the folder that an adapter belongs on; None: the location in the adapter's note.
     Raises:
-        Incomplete: a missing file, named. UnsafeFile: pickled weights only, or a folder that brings its own code.
+        Incomplete: a missing or damaged file, named; weights that are not finite. UnsafeFile: pickled weights only, a
+            folder that brings its own code, or a pipe or device in place of a file.
         VocabularyMismatch: a tokenizer that knows more tokens than the model. ShapeMismatch: weights that do not
-            fit.
+            fit. LimitExceeded: a file that is too large.
         ConfigError: no such model; an adapter or a GGUF file that is not understood; a device that is not there or has
             too little memory for the weights; a context above the model's.
         HashMismatch: an adapter's base has changed.
@@ -252,7 +255,10 @@ def load_policy(
     >>> load_policy(folder).context
     256
     """
-    folder, target, weights_dtype = locate_model(folder), find_device(device), find_dtype(dtype)
+    folder = locate_model(folder)
+    check_files(folder)
+    trial = TokenizerTrial.start(folder)
+    target, weights_dtype = find_device(device), find_dtype(dtype)
     if (folder / FILES[0]).is_file():
         adapted_policy = _load_adapted(
             folder, dialect=dialect, history=history, context=context, dtype=dtype, base=base
@@ -265,14 +271,20 @@ def load_policy(
     gguf_file = find_gguf(folder)
     if gguf_file is not None:
         _transformers()
-        _check_fits(gguf_file, read_gguf_config(gguf_file), context=context, dtype=weights_dtype, device=target)
+        gguf_config = read_gguf_config(gguf_file)
+        if gguf_config is not None:
+            shapes = {tensor.name: tensor.shape for tensor in read_gguf_header(gguf_file).tensors}
+            check_config(gguf_file, gguf_config.to_dict(), shapes)
+        _check_fits(gguf_file, gguf_config, context=context, dtype=weights_dtype, device=target)
         model, tokenizer = load_gguf(gguf_file)
         model.to(dtype=weights_dtype)
     else:
         _check_folder(folder)
         _check_fits(folder, _read_config(folder), context=context, dtype=weights_dtype, device=target)
         model = _load_model(folder, weights_dtype)
+        trial.finish()
         tokenizer = _load_tokenizer(folder, model)
+    check_finite(model, folder)
     note = _read_note(folder)
     policy_dialect = _dialect_of(tokenizer, model, dialect or note.get("dialect"), history or note.get("history"), note)
     version, head = int(note.get("version", 0)), load_head(folder, model)
@@ -295,34 +307,9 @@ def _check_fits(
         raise _context_error(context, limit)
     stored_bytes = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     num_weights = count_parameters(path) or 0
-    if num_weights and not is_quantized(path):
-        _check_sizes(path, config, num_weights)
     if dtype is not None or not stored_bytes or is_quantized(path):
         stored_bytes = num_weights * (4 if dtype is None else dtype.itemsize)
     check_memory(str(path), stored_bytes, device)
-
-
-def _check_sizes(path: Path, config: PreTrainedConfig | None, num_weights: int) -> None:
-    """Checks that a configuration does not describe a far larger model than its files hold: building one takes hours.
-
-    Raises:
-        ConfigError: one matrix, or one weight for each layer, would be more than all stored weights.
-    """
-    sizes = {
-        name: value
-        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
-        if isinstance(value := getattr(config, name, None), int)
-    }
-    width = sizes.get("hidden_size", 1)
-    needed = {name: size * (width if name != "hidden_size" else 1) for name, size in sizes.items()}
-    for name, count in needed.items():
-        if count > num_weights:
-            raise ConfigError(
-                f"the weights of {path} do not fit its config.json",
-                value=f"{name} {sizes[name]:,}, which needs {count:,} weights",
-                expected=f"at most the {num_weights:,} that its files hold",
-                hint="fetch the folder again",
-            )
 
 
 def _context_error(context: int, limit: int) -> ConfigError:
@@ -385,7 +372,9 @@ def _load_adapted(
         base_policy.tokenizer,
         base_policy.dialect,
     )
+    check_finite(model, folder)
     if any((folder / name).exists() for name in _TOKENIZERS):
+        TokenizerTrial.start(folder).finish()
         tokenizer = _load_tokenizer(folder, model)
         name = dialect or note.get("dialect") or policy_dialect.name
         policy_dialect = _dialect_of(tokenizer, model, name, history or note.get("history"), note)
@@ -428,7 +417,7 @@ def _find_base_folder(folder: Path, location: Path | str | None) -> Path:
 
 def _read_config(folder: Path) -> PreTrainedConfig | None:
     """Reads the configuration of a model folder; None where `_load_model` is to say what is wrong with it."""
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(Incomplete), boundary(Incomplete, f"config.json of {folder} is not understood"):
         config: PreTrainedConfig = _transformers().AutoConfig.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
@@ -437,13 +426,22 @@ def _read_config(folder: Path) -> PreTrainedConfig | None:
 
 
 def _load_model(folder: Path, dtype: torch.dtype | None) -> Any:
-    from safetensors import SafetensorError
-
     if is_quantized(folder):
         return dequantize(load_quantized(folder)).to(dtype=dtype)
+    with boundary(Incomplete, f"{folder} cannot be loaded as a causal language model"):
+        model, report = _build_model(folder, dtype)
+    if report["missing_keys"]:
+        raise Incomplete(f"weights are missing in {folder}", value=sorted(report["missing_keys"])[:5])
+    return model.eval()
+
+
+def _build_model(folder: Path, dtype: torch.dtype | None) -> Any:
+    """Returns the model of a folder and transformers' report of its weights."""
+    from safetensors import SafetensorError
+
     try:
         with _hide_progress_bars():
-            model, report = _transformers().AutoModelForCausalLM.from_pretrained(
+            return _transformers().AutoModelForCausalLM.from_pretrained(
                 folder,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -456,18 +454,13 @@ def _load_model(folder: Path, dtype: torch.dtype | None) -> Any:
         raise ShapeMismatch(f"the weights in {folder} do not fit its config.json", value=str(error)) from error
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise Incomplete(f"{folder} cannot be loaded as a causal language model", value=str(error)) from error
-    if report["missing_keys"]:
-        raise Incomplete(f"weights are missing in {folder}", value=sorted(report["missing_keys"])[:5])
-    return model.eval()
 
 
 def _load_tokenizer(folder: Path, model: PreTrainedModel) -> Any:
-    try:
+    with boundary(Incomplete, f"the tokenizer in {folder} cannot be loaded"):
         tokenizer = _transformers().AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise Incomplete(f"the tokenizer in {folder} cannot be loaded", value=str(error)) from error
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise VocabularyMismatch(
@@ -560,6 +553,7 @@ def _check_folder(folder: Path) -> None:
             value=config["auto_map"],
             expected="an architecture of transformers",
         )
+    check_config(folder, config, read_weight_shapes(folder))
     if not any(name.endswith(".safetensors") and name != ValueHead.FILE for name in names):
         pickles = sorted(name for name in names if name.endswith(_PICKLES))
         if pickles:

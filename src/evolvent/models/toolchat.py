@@ -7,12 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
+from evolvent.errors import ConfigError, InvalidAction, LimitExceeded, SampleInvalid
 from evolvent.grade.call_formats import calls_in_harmony
 from evolvent.grade.call_forms import Form, call_finder, call_openings, decode_calls
 from evolvent.grade.thoughts import opens_thought, remove_thoughts
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.dialects import Dialect
+from evolvent.models.template_process import TemplateRefusal, apply_template
 from evolvent.models.toolprompt import RenderedSample, ToolTokens, refuse_marks
 from evolvent.trajectory import canonical_json
 
@@ -191,17 +192,11 @@ class ChatTools:
         return text
 
     def _apply_template(self, sample: CallSample, further: Sequence[Message]) -> str:
-        from jinja2 import TemplateError
-
         rows = _template_rows((*sample.messages, *further), as_text=self._takes_text)
         tools = [tool.as_openai() for tool in sample.tools] or None
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    rows, tools=tools, tokenize=False, add_generation_prompt=not further
-                )
-            )
-        except (TemplateError, ValueError, TypeError) as error:
+            return apply_template(self._tokenizer, rows, tools=tools, add_generation_prompt=not further)
+        except (TemplateRefusal, LimitExceeded) as error:
             raise SampleInvalid(f"sample {sample.id!r}: the chat template cannot write it", value=str(error)) from error
 
 
@@ -216,12 +211,10 @@ def _write_bare(call: Call) -> tuple[str, dict[str, str]]:
 
 def _render_frame(tokenizer: PreTrainedTokenizerBase) -> str:
     """Returns the template's text around turns without tools; empty where it cannot render them."""
-    from jinja2 import TemplateError
-
     turns = [{"role": role, "content": "probe"} for role in ("user", "assistant", "user")]
     try:
-        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
-    except (TemplateError, ValueError, TypeError):
+        return apply_template(tokenizer, turns, add_generation_prompt=True)
+    except (TemplateRefusal, LimitExceeded):
         return ""
 
 
