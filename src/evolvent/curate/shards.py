@@ -23,6 +23,7 @@ from evolvent.data.arrow import iterate_arrow_batches, make_row_converter
 from evolvent.data.tables import iterate_rows
 from evolvent.errors import ConfigError, CorruptRecord, Problem, SampleInvalid
 from evolvent.files import atomic_writer, disk_errors, safe_join
+from evolvent.store.parquet_limits import open_parquet
 from evolvent.trajectory import JsonObject
 
 __all__ = ["Row", "Shard", "find_store", "list_shards", "read_shard", "row_to_line", "write_rows"]
@@ -173,13 +174,21 @@ def _file_digest(path: Path, changed: int, size: int) -> str:
 def _count_rows(path: Path, form: Form) -> int:
     try:
         if form == "parquet":
-            return int(pq.ParquetFile(path).metadata.num_rows)
+            with open_parquet(path).file as file:
+                return int(file.metadata.num_rows)
         if form == "arrow":
             with pa.memory_map(str(path)) as source:
                 return sum(batch.num_rows for batch in iterate_arrow_batches(source))
         return len(_load_table(path) if form == "table" else _load_array(path))
-    except (pa.ArrowException, ValueError, RecursionError) as error:
-        raise CorruptRecord(f"{path.name} is not valid {form} ({str(error)[:200]})", offset=0) from error
+    except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
+        raise _format_error(error, path, form) from error
+
+
+def _format_error(error: Exception, path: Path, form: Form) -> Exception:
+    """Returns the error of a file that is not of its format; pyarrow raises OSError without a number for damage."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    return CorruptRecord(f"{path.name} is not valid {form} ({str(error)[:200]})", offset=0)
 
 
 def read_shard(shard: Shard) -> Iterator[tuple[int, Row | SampleInvalid]]:
@@ -215,8 +224,8 @@ def _read_rows(shard: Shard) -> Iterator[tuple[int, Any]]:
         else:
             with pa.memory_map(str(shard.path)) as source:
                 yield from _slice_batches(iterate_arrow_batches(source), shard)
-    except (pa.ArrowException, ValueError, RecursionError) as error:
-        raise CorruptRecord(f"{shard.path.name} is not valid {shard.form} ({str(error)[:200]})", offset=0) from error
+    except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
+        raise _format_error(error, shard.path, shard.form) from error
 
 
 def _read_lines(shard: Shard) -> Iterator[tuple[int, Any]]:
@@ -269,9 +278,9 @@ class _OpenParquet:
     """A Parquet file that is read from front to back; starting again for each shard would take quadratic time."""
 
     def __init__(self, path: Path, file_key: tuple[Path, int, int]) -> None:
-        file = pq.ParquetFile(path)
-        self.known, self.rows = file_key, int(file.metadata.num_rows)
-        self._batches: Iterator[pa.RecordBatch] = file.iter_batches()
+        parquet = open_parquet(path)
+        self.known, self.rows = file_key, int(parquet.file.metadata.num_rows)
+        self._batches: Iterator[pa.RecordBatch] = parquet.iterate_batches()
         self.begin, self._batch = 0, next(self._batches, None)  # a batch, and the place of its first row
 
     def read_rows(self, shard: Shard) -> Iterator[tuple[int, Any]]:

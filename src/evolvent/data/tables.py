@@ -43,7 +43,6 @@ _PARQUET_MAGIC, _ARROW_MAGICS = b"PAR1", (b"ARROW1", b"\xff\xff\xff\xff")  # a f
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _MAX_DEPTH = 64
 _UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `surrogateescape` keeps them
-_BATCH_ROWS = 1024
 _MAX_CELL_BYTES = 1 << 24
 
 
@@ -193,14 +192,15 @@ def find_saved_files(folder: Path) -> list[Path]:
 
 def _iterate_columns(path: Path, *, is_parquet: bool) -> Iterator[tuple[str, object]]:
     import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
 
     from evolvent.data.arrow import iterate_arrow_batches, iterate_batch_rows
+    from evolvent.store.parquet_limits import open_parquet
 
     with boundary(ConfigError, f"{path} cannot be read as {'Parquet' if is_parquet else 'Arrow'}"):
         if is_parquet:
-            with ParquetFile(path) as file:
-                rows = iterate_batch_rows(file.iter_batches(batch_size=_BATCH_ROWS))
+            parquet = open_parquet(path)
+            with parquet.file:
+                rows = iterate_batch_rows(parquet.iterate_batches())
                 yield from ((f"{path.name}:{number}", row) for number, row in enumerate(rows, 1))
         else:
             with pa.memory_map(str(path)) as source:

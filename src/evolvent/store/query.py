@@ -39,6 +39,7 @@ from evolvent.store.columns import (
     trajectory_table,
 )
 from evolvent.store.log import SCHEMA_VERSION, Record, list_segments, read_records, segment_path
+from evolvent.store.parquet_limits import check_parquet
 from evolvent.store.schema import INTERRUPTED, decode_annotation, decode_trajectory
 from evolvent.trajectory import Annotation, JsonObject, Trajectory
 
@@ -126,6 +127,7 @@ def read_part(
     try:
         column_names = list(columns) if columns is not None else None
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            check_parquet(file, path)
             version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, b"0"))
             if version == SCHEMA_VERSION and filters is None:
                 return file.read(columns=column_names)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from evolvent.errors import CorruptRecord, HashMismatch, UnknownSchema
 from evolvent.files import write_atomic
+from evolvent.store.parquet_limits import open_parquet
 from evolvent.trajectory import canonical_json
 
 __all__ = ["DIGITS", "FORMAT", "Table", "read_table", "table_path"]
@@ -108,7 +109,8 @@ def read_table(path: Path | None = None) -> Table:
     """
     path = path or table_path()
     try:
-        read = pq.read_table(path)
+        with open_parquet(path).file as file:
+            read = file.read()
         header = json.loads((read.schema.metadata or {})[_KEY])
         columns = [read.column(name).to_pylist() for name in ("data", "pipeline", "auc")]
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:

@@ -210,9 +210,10 @@ def _read_json_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def _read_parquet_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
-    from pyarrow import parquet
+    from evolvent.store.parquet_limits import open_parquet
 
-    table = parquet.read_table(file, columns=["sample_id", "backend_node_id", "rank"])
+    with open_parquet(file).file as opened:
+        table = opened.read(columns=["sample_id", "backend_node_id", "rank"])
     columns: Sequence[Sequence[Any]] = [column.to_pylist() for column in table.columns]
     for step, element, rank in zip(*columns, strict=True):
         if not isinstance(step, str) or type(rank) is not int or rank < 0:
