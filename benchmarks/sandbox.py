@@ -3,9 +3,10 @@
     python -m benchmarks.sandbox [--data DIR] [--quick] [--json] [--save]
 
 Attacks: the table of `tests/faults/attacks.py`, against a host with a secret in a file, in its environment and behind
-sockets. Cheats: three programs that know nothing of any problem, given to two usual judges and to ours, on HumanEval
-(DIR holds HumanEval.jsonl.gz) or on 164 problems made here. The usual judges: one forks, executes program and test in
-one namespace, and asks a queue whether it passed (as openai/human-eval's does); one believes the exit code. The cost:
+sockets; what is left behind is a process, a descriptor, a thread, a group, a lock or an object of IPC. Cheats: three
+programs that know nothing of any problem, given to two usual judges and to ours, on HumanEval (DIR holds
+HumanEval.jsonl.gz) or on 164 problems made here. The usual judges: one forks, executes program and test in one
+namespace, and asks a queue whether it passed (as openai/human-eval's does); one believes the exit code. The cost:
 a box from nothing, in turns with the bare start of `python -I -S`; a box that waits, without and with packages.
 """
 
@@ -31,7 +32,15 @@ from evolvent.sandbox.bubblewrap import interpreter, isolation
 from evolvent.sandbox.limits import CallRequest, SandboxLimits
 from evolvent.sandbox.pool import SandboxPool
 
-GOALS = {"attacks": 40, "escaped": 0, "cheats_passed": 0, "canonical": "all", "overhead_ms": 35, "late_s": 1.0}
+GOALS = {
+    "attacks": 200,
+    "escaped": 0,
+    "left_behind": 0,
+    "cheats_passed": 0,
+    "canonical": "all",
+    "overhead_ms": 35,
+    "late_s": 1.0,
+}
 RESULT = RESULTS / "sandbox.json"
 LIMITS = SandboxLimits(wall_s=20.0, cpu_s=20)
 SOURCE = "def f(x):\n    return x"
@@ -126,8 +135,8 @@ def cheats(chosen: Sequence[Problem], boxes: SandboxPool) -> dict[str, Any]:
     return found
 
 
-def attacked(boxes: SandboxPool) -> dict[str, Any]:
-    """All attacks: how many escaped, and by how much the latest of them passed its wall limit."""
+def attacked() -> dict[str, Any]:
+    """All attacks: how many escaped, what was left behind, and by how much the latest passed its wall limit."""
     attacks, base = import_module("attacks").ATTACKS, import_module("attack_base")
     late: list[float] = []
 
@@ -137,14 +146,18 @@ def attacked(boxes: SandboxPool) -> dict[str, Any]:
         late.append(time.monotonic() - start - attack.limits.wall_s)
         return str(found.escaped(attack, outcome))
 
+    before = base.Before()
     with tempfile.TemporaryDirectory() as folder, base.host(Path(folder)) as found:
-        with ThreadPoolExecutor(2) as threads:
+        with SandboxPool() as boxes, ThreadPoolExecutor(2) as threads:
             escaped = [why for why in threads.map(run, attacks) if why]
         touched = found.touched()
+    left_behind = before.left_behind()
     return {
         "attacks": len(attacks),
         "escaped": len(escaped) + len(touched),
         "escapes": escaped + touched,
+        "left_behind": len(left_behind),
+        "left": left_behind,
         "late_s": round(max(late), 3),
     }
 
@@ -184,8 +197,8 @@ def report(chosen: Sequence[Problem], *, quick: bool) -> dict[str, Any]:
     """All figures as one JSON object."""
     host = isolation()
     figures: dict[str, Any] = costs(10 if quick else 40, ("numpy",))
+    figures |= attacked()
     with SandboxPool() as boxes:
-        figures |= attacked(boxes)
         judged = cheats(chosen, boxes)
     forms = [classify_tests(tests_of(problem)) for problem in chosen]
     return {

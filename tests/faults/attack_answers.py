@@ -10,7 +10,7 @@ import textwrap
 
 from attack_base import Attack, f
 
-_LINE = """
+LINE = """
 import json, os, sys
 def found():
     frame = sys._getframe()
@@ -33,7 +33,7 @@ LOST = ("malformed",)
 
 
 def _forged(name: str, body: str, ends: tuple[str, ...] = LOST) -> Attack:
-    return Attack(f"forged: {name}", f(body, _LINE), ends)
+    return Attack(f"forged: {name}", f(body, LINE), ends)
 
 
 def _value(name: str, body: str, before: str = "", ends: tuple[str, ...] = ("value",)) -> Attack:
@@ -101,7 +101,7 @@ VALUES = [
     ),
     _value("large", "return 'x' * 2**21", ends=LOST),
     _value("a large number", "return 1 << 2**24", ends=LOST),
-    _value("half a character", "return '\\ud800'"),
+    _value("half a character", "return '\\ud800'", ends=LOST),
 ]
 INSIDE = [
     Attack(

@@ -1,26 +1,25 @@
-"""The attacks on a box, as a table; `attack_base` says what each of them wants, `attack_answers` holds the lies."""
+"""The attacks on a box, as a table; `attack_base` says what each of them wants.
+
+`attack_answers` holds the lies, `attack_kernel` what a box would take from its host, `attack_texts` what nobody could
+print.
+"""
 
 from __future__ import annotations
 
 from attack_answers import ANSWERS
-from attack_base import GONE, Attack, f
+from attack_base import GONE, LIBC, Attack, f
+from attack_kernel import KERNEL
+from attack_texts import TEXTS
 
 from evolvent.sandbox.limits import SandboxLimits
 
-_LIBC = """
-import ctypes, os, platform
-libc = ctypes.CDLL(None, use_errno=True)
-def call(x86, arm, *args):
-    number = x86 if platform.machine() == "x86_64" else arm
-    return "escaped" if libc.syscall(number, *args) != -1 else os.strerror(ctypes.get_errno())
-"""
 SIGNALLED = ("value", "raised", "killed")
 _LOOP = "while True:\n    pass"
 
 
 def _syscall(name: str, x86: int, arm: int, *args: object) -> Attack:
     given = "".join(f", {arg}" for arg in args)
-    return Attack(f"system call {name}", f(f"return call({x86}, {arm}{given})", _LIBC))
+    return Attack(f"system call {name}", f(f"return call({x86}, {arm}{given})", LIBC))
 
 
 FILES = [
@@ -271,7 +270,7 @@ PROCESSES = [
     Attack("kill all", f("os.kill(-1, 9); return 'not escaped'", "import os"), SIGNALLED),
     Attack("kill the host's process", f("os.kill(@PARENT@, 15); return 'escaped'", "import os")),
     _syscall("ptrace of 1", 101, 117, 16, 1, 0, 0),
-    Attack("ptrace of the parent", f("return call(101, 117, 16, os.getppid(), 0, 0)", _LIBC)),
+    Attack("ptrace of the parent", f("return call(101, 117, 16, os.getppid(), 0, 0)", LIBC)),
     _syscall("process_vm_readv", 310, 270, 1, 0, 0, 0, 0, 0),
     _syscall("unshare of users", 272, 97, 0x10000000),
     _syscall("unshare of mounts", 272, 97, 0x20000),
@@ -308,7 +307,7 @@ PROCESSES = [
         f(
             """
         return call(0x40000000 + 102, 174) if platform.machine() == "x86_64" else 0""",
-            _LIBC,
+            LIBC,
         ),
     ),
     Attack("become root", f("os.setuid(0); return 'escaped' if os.getuid() == 0 else 0", "import os")),
@@ -323,4 +322,5 @@ PROCESSES = [
     ),
     Attack("put keys into a terminal", f("fcntl.ioctl(0, 0x5412, b'x'); return 'escaped'", "import fcntl")),
 ]
-ATTACKS = (*FILES, *ENVIRONMENT, *NETWORK, *RESOURCES, *PROCESSES, *ANSWERS)
+PLAIN = (*FILES, *ENVIRONMENT, *NETWORK, *RESOURCES, *PROCESSES, *ANSWERS)
+ATTACKS = (*PLAIN, *KERNEL, *TEXTS)

@@ -26,6 +26,7 @@ GROUPS = (
     (49, "Files, paths, pages"),
     (58, "Settings and the command line"),
     (70, "Foreign schemas, models, data and older runs"),
+    (80, "What a box takes from its host, and memory"),
 )
 # Command -> what kills it, what is equal then, and the test that proves it.
 RESUMES = (

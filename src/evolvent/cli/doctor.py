@@ -20,6 +20,8 @@ from rich.console import Console
 
 from evolvent.cli.console import render_table
 from evolvent.cli.parsing import Parser
+from evolvent.errors import IsolationUnavailable
+from evolvent.sandbox.bubblewrap import isolation
 
 __all__ = ["Finding", "examine", "run"]
 
@@ -114,13 +116,12 @@ def _check_writable(check_name: str, folder: Path, failure_state: Literal["note"
 
 
 def _check_isolation() -> Finding:
-    """Checks whether model-written code can run isolated from this process, in kernel namespaces of ordinary users."""
-    limit = Path("/proc/sys/user/max_user_namespaces")
+    """Checks whether code that models write can run isolated from this process, by running an empty box."""
     try:
-        max_namespaces = int(limit.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return Finding("isolation", "note", "no user namespaces: nothing model-written can be run here")
-    return Finding("isolation", "ok" if max_namespaces else "note", f"user namespaces: at most {max_namespaces}")
+        host = isolation()
+    except IsolationUnavailable as error:
+        return Finding("isolation", "note", str(error))
+    return Finding("isolation", "ok", f"bubblewrap {host.version} at {host.program}")
 
 
 def _check_terminal(console: Console) -> Finding:

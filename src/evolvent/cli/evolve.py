@@ -16,7 +16,7 @@ from rich.console import Console
 from evolvent.cli.backends import BackendConfig
 from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
-from evolvent.cli.prompt_data import print_world_notes
+from evolvent.cli.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.prompting import ActingConfig, fill_history
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import describe_worlds, resolve_policy
@@ -140,6 +140,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = config.agent.load_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
+    check_isolation(worlds_by_name, backend=config.backend)
     panel_size = count_panel_episodes(worlds_by_name, config.panel)
     demonstration_tasks, exploration_tasks = choose_tasks(worlds_by_name, config)
     folder = args.resume or choose_run_folder("evolve", config.output_dir)

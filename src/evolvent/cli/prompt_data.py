@@ -29,6 +29,7 @@ from evolvent.errors import (
     shorten_path,
     unknown_name_problem,
 )
+from evolvent.sandbox.bubblewrap import isolation
 from evolvent.view.escape import show_hidden
 from evolvent.worlds.prompts import MAX_TOKENS
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA_OPTIONS",
+    "check_isolation",
     "data_preset",
     "load_module",
     "load_reward",
@@ -155,6 +157,19 @@ def make_prompt_world(option: str) -> PromptWorld:
         max_turns=_parse_number(settings, "max_turns", 8),
         success_at=float(settings["success_at"]) if "success_at" in settings else None,
     )
+
+
+def check_isolation(worlds: Mapping[str, World], *, backend: str = "here") -> None:
+    """Checks that this host can run what models write, where a world or a reward does, before anything is played.
+
+    Args:
+        worlds: the worlds, by name.
+        backend: where episodes are played: only "here" is checked here.
+    Raises:
+        IsolationUnavailable: says what is missing.
+    """
+    if backend == "here" and any(getattr(world, "needs_isolation", False) for world in worlds.values()):
+        isolation()
 
 
 def print_world_notes(console: Console, worlds: Mapping[str, World]) -> None:

@@ -20,7 +20,7 @@ from evolvent.bench.suite import list_panels
 from evolvent.cli.console import format_rate, render_table
 from evolvent.cli.model_defaults import print_budget, read_model_facts
 from evolvent.cli.progress import PlannedStage, Progress
-from evolvent.cli.prompt_data import print_world_notes
+from evolvent.cli.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.prompting import fill_history, load_prompted_worlds
 from evolvent.cli.record import RunRecord, check_code, choose_run_folder, record_run
 from evolvent.cli.run_setup import write_report
@@ -207,6 +207,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
+    check_isolation(worlds_by_name)
     print_budget(console, facts, config.device)
     batches = _plan_batches(config, worlds_by_name)
     _check_history(config, batches, worlds_by_name)

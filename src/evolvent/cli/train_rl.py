@@ -22,7 +22,7 @@ from evolvent.cli.backends import HERE, BackendConfig
 from evolvent.cli.method_option import parse_method
 from evolvent.cli.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
 from evolvent.cli.progress import PlannedStage
-from evolvent.cli.prompt_data import print_world_notes
+from evolvent.cli.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.prompting import ActingConfig, Prompt, check_listed_actions, fill_history, load_prompted_worlds
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import resolve_policy
@@ -257,6 +257,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
+    check_isolation(worlds_by_name, backend=config.backend)
     panel_size = count_panel_episodes(worlds_by_name, config.panel)
     demonstration_tasks, practice_tasks = _choose_tasks(worlds_by_name, config)
     practice = getattr(config.rl, "practice", None)  # methods of other packages may do without

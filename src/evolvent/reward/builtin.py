@@ -97,6 +97,8 @@ class CodeReward:
         limits: of one reply, or of one exchange of APPS.
     """
 
+    needs_isolation = True
+
     def __init__(self, limits: SandboxLimits = _CODE_LIMITS) -> None:
         self._limits, self._pool, self._lock = limits, cast("SandboxPool | None", None), threading.Lock()
 

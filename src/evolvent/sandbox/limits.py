@@ -77,9 +77,9 @@ class Outcome:
         status: "value": the call returned; "raised": it raised, or the source did; "timeout": the wall-clock limit;
             "killed": the process ended without an answer; "malformed": the answer was unreadable, or came more than
             once; "limit": the job exceeded a resource limit.
-        value: the returned value; an `Other` for all but exact built-in classes; None unless status is "value".
-        error: the exception or the reason, one line.
-        stdout: text printed meanwhile, by the process and its children.
+        value: the returned value; an `OpaqueValue` for all but exact built-in classes; None unless status is "value".
+        error: the exception or the reason: one line of at most 1,000 printable characters, others are escaped.
+        stdout: text printed meanwhile, by the process and its children, as it was printed: control characters too.
         unsafe: whether it ran without isolation.
     """
 

@@ -88,7 +88,10 @@ class SandboxPool:
         if ended_cleanly:
             return outcomes
         return tuple(
-            replace(outcome, status="malformed", value=None, error="one answer too many") for outcome in outcomes
+            outcome
+            if outcome.status == "malformed"
+            else replace(outcome, status="malformed", value=None, error="one answer too many")
+            for outcome in outcomes
         )
 
     @contextmanager

@@ -1,8 +1,8 @@
 """The values that cross the boundary of a sandbox: exact built-in classes as tagged JSON.
 
 Output of a sandbox is hostile: `decode` takes any value and returns a value or raises `Malformed`, in bounded time.
-This file runs on both sides of the boundary. Each import inside costs time in every sandbox, so it has none at run
-time.
+What comes out can be printed and written: integers are as long as Python prints them, text is valid Unicode. This file
+runs on both sides of the boundary. Each import inside costs time in every sandbox, so it has none at run time.
 """
 
 from __future__ import annotations
@@ -12,18 +12,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, TypeAlias
 
-__all__ = ["HEADER_BYTES", "MAX_DEPTH", "MAX_FRAME_BYTES", "Malformed", "OpaqueValue", "Value", "decode", "encode"]
+__all__ = [
+    "HEADER_BYTES",
+    "MAX_DEPTH",
+    "MAX_FRAME_BYTES",
+    "MAX_INTEGER_BITS",
+    "Malformed",
+    "OpaqueValue",
+    "Value",
+    "decode",
+    "encode",
+    "escape_unprintable",
+]
 
 MAX_DEPTH = 64  # levels of nesting of a value
 MAX_FRAME_BYTES = 2**20  # bytes of one frame
 HEADER_BYTES = 4  # bytes of its length, little-endian
+MAX_INTEGER_BITS = 14_284  # 4,300 digits: str() and json.dumps() of longer ones raise (sys.get_int_max_str_digits)
 _MAX_NODES = MAX_FRAME_BYTES // 12  # the shortest tagged value has so many bytes
+_MAX_NAME = 80  # characters of the name of a class
 _MAX_SAME_HASH = (
     32  # elements of one set or dict that may share a hash: more of them are an attack on the reader's time
 )
 
 # Built-in values of exactly these classes: None, bool, int, float, complex, str, bytes, and list, tuple, set, frozenset
-# and dict of them; or `Other`.
+# and dict of them; or `OpaqueValue`.
 Value: TypeAlias = "Any"
 
 
@@ -57,20 +70,39 @@ class OpaqueValue:
         raise TypeError(f"{self!r} is neither true nor false")
 
 
-def encode(value: Value, depth: int = MAX_DEPTH) -> dict[str, object]:
+def escape_unprintable(text: str, max_chars: int) -> str:
+    r"""Returns text of one line that any terminal, log or file takes: all but printable characters are escaped.
+
+    >>> escape_unprintable("red\x1b[31m, half \ud800, and more", 27)
+    'red\\x1b[31m, half \\ud800, a'
+    """
+    if len(text) <= max_chars and text.isprintable():
+        return text
+    escaped = "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text[:max_chars]
+    )
+    return escaped[:max_chars]
+
+
+def encode(value: Value, depth: int = MAX_DEPTH, *, strict: bool = True) -> dict[str, object]:
     """Encodes a value as tagged JSON: `{"t": class, "v": content}`, int and float in hex, dict as pairs.
 
     A class is compared by identity, so a subclass is "other". The number of parts is bounded, because a small value
-    that
-    holds itself twice, and so on, is endless when it is written out.
+    that holds itself twice, and so on, is endless when it is written out.
+
+    Args:
+        value: the value.
+        depth: levels of nesting at most.
+        strict: refuse what `decode` refuses, for what comes out of a sandbox; it takes what its host sends.
 
     Raises:
-        Malformed: more than `depth` levels (as a value that holds itself has), or too many parts.
+        Malformed: more than `depth` levels (as a value that holds itself has), too many parts, an integer that Python
+            does not print, or text that is not valid Unicode.
     """
-    return _encode(value, depth, [_MAX_NODES])
+    return _encode(value, depth, [_MAX_NODES], strict=strict)
 
 
-def _encode(value: Value, depth: int, nodes_left: list[int]) -> dict[str, Any]:
+def _encode(value: Value, depth: int, nodes_left: list[int], *, strict: bool) -> dict[str, Any]:
     nodes_left[0] -= 1
     if depth < 0 or nodes_left[0] < 0:
         raise Malformed(f"the value has more than {MAX_DEPTH} levels or {_MAX_NODES} parts")
@@ -79,8 +111,12 @@ def _encode(value: Value, depth: int, nodes_left: list[int]) -> dict[str, Any]:
         return {"t": "none"}
     if kind is bool or kind is str:
         nodes_left[0] -= 0 if kind is bool else len(value) // 8
+        if strict and kind is str and nodes_left[0] >= 0:
+            _check_unicode(value)
         return {"t": kind.__name__, "v": value}
     if kind is int:
+        if strict:
+            _check_length(value)
         return {"t": "int", "v": hex(value)}
     if kind is float:
         return {"t": "float", "v": value.hex()}
@@ -90,20 +126,27 @@ def _encode(value: Value, depth: int, nodes_left: list[int]) -> dict[str, Any]:
         return {"t": "bytes", "v": value.hex()}
     if kind is dict:
         pairs = [
-            [_encode(key, depth - 1, nodes_left), _encode(item, depth - 1, nodes_left)] for key, item in value.items()
+            [_encode(key, depth - 1, nodes_left, strict=strict), _encode(item, depth - 1, nodes_left, strict=strict)]
+            for key, item in value.items()
         ]
         return {"t": "dict", "v": pairs}
     if kind is list or kind is tuple or kind is set or kind is frozenset:
-        return {"t": kind.__name__, "v": [_encode(item, depth - 1, nodes_left) for item in value]}
+        return {"t": kind.__name__, "v": [_encode(item, depth - 1, nodes_left, strict=strict) for item in value]}
     name = getattr(value, "kind", "") if kind is OpaqueValue else kind.__name__
-    return {"t": "other", "v": name[:80] if type(name) is str else ""}
+    return {"t": "other", "v": name[:_MAX_NAME] if type(name) is str else ""}
 
 
-def decode(row: object, depth: int = MAX_DEPTH) -> Value:
+def decode(row: object, depth: int = MAX_DEPTH, *, strict: bool = True) -> Value:
     """Decodes the value of tagged JSON, built anew from exact built-in classes.
 
+    Args:
+        row: the tagged JSON.
+        depth: levels of nesting at most.
+        strict: refuse what cannot be printed or written, for what comes out of a sandbox; it takes what its host sends.
+
     Raises:
-        Malformed: not the form that `encode` writes, too deep, or many elements of one hash in a set or a dict.
+        Malformed: not the form that `encode` writes, too deep, an integer that Python does not print, text that is no
+            Unicode, or many elements of one hash in a set or a dict.
     """
     if depth < 0 or not isinstance(row, dict) or not isinstance(row.get("t"), str) or not row.keys() <= {"t", "v"}:
         raise Malformed(f"no tagged value, or more than {MAX_DEPTH} levels")
@@ -113,20 +156,41 @@ def decode(row: object, depth: int = MAX_DEPTH) -> Value:
     if kind in ("list", "tuple", "set", "frozenset", "dict"):
         if not isinstance(content, list):
             raise Malformed(f"a {kind} without a list of its elements")
-        return _decode_container(kind, content, depth)
+        return _decode_container(kind, content, depth, strict=strict)
     if kind == "bool" and isinstance(content, bool):
         return content
     if kind == "str" and isinstance(content, str):
+        if strict:
+            _check_unicode(content)
         return content
     if kind == "other":
-        return OpaqueValue(content[:80] if isinstance(content, str) else "")
+        return OpaqueValue(escape_unprintable(content, _MAX_NAME) if isinstance(content, str) else "")
     reader = _READERS.get(kind)
+    value: Value = None
     try:
         if reader is not None:
-            return reader(content)
+            value = reader(content)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise Malformed(f"no value of class {kind[:80]!r}")
+    if value is None:
+        raise Malformed(f"no value of class {kind[:_MAX_NAME]!r}")
+    if kind == "int" and strict:
+        _check_length(value)
+    return value
+
+
+def _check_length(value: int) -> None:
+    """Refuses integers whose repr raises where they arrive."""
+    if value.bit_length() > MAX_INTEGER_BITS:
+        raise Malformed(f"an integer of {value.bit_length()} bits, at most {MAX_INTEGER_BITS}, which Python can print")
+
+
+def _check_unicode(text: str) -> None:
+    """Refuses text that cannot be written as UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Malformed(f"text is not valid Unicode: half a character at position {error.start}") from None
 
 
 def _parse_complex(content: Any) -> complex:
@@ -142,14 +206,14 @@ _READERS: dict[str, Callable[[Any], Value]] = {
 }
 
 
-def _decode_container(kind: str, content: list[Any], depth: int) -> Value:
+def _decode_container(kind: str, content: list[Any], depth: int, *, strict: bool) -> Value:
     if kind == "dict":
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in content):
             raise Malformed("the dict is not a list of pairs")
-        keys = [decode(key, depth - 1) for key, _ in content]
+        keys = [decode(key, depth - 1, strict=strict) for key, _ in content]
         _check_hashes(keys)
-        return dict(zip(keys, (decode(item, depth - 1) for _, item in content), strict=True))
-    items = [decode(item, depth - 1) for item in content]
+        return dict(zip(keys, (decode(item, depth - 1, strict=strict) for _, item in content), strict=True))
+    items = [decode(item, depth - 1, strict=strict) for item in content]
     if kind == "list":
         return items
     if kind == "tuple":

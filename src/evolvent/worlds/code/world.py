@@ -73,6 +73,11 @@ class Code(Questions):
 
     _own: SandboxPool | None
 
+    @property
+    def needs_isolation(self) -> bool:
+        """Returns whether responses are run in sandboxes of this host."""
+        return self._given is None
+
     def _deal(self) -> Mapping[str, tuple[Task, ...]]:
         """Returns split -> tasks, in the order of files and rows; a text in two splits is refused."""
         panels: dict[str, list[Task]] = {split: [] for split in SPLITS}

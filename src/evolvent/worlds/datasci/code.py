@@ -331,6 +331,11 @@ class DataSciCode:
             source, data, deal_folds(data.labels, self.count, rng), runner=self._code_runner(), limits=self.limits
         )
 
+    @property
+    def needs_isolation(self) -> bool:
+        """Returns whether programs are run in sandboxes of this host."""
+        return self._given is None
+
     def _code_runner(self) -> CodeRunner:
         if self._given is not None:
             return self._given

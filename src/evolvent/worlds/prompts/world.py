@@ -107,6 +107,11 @@ class PromptWorld:
         for note in self.notes:
             _log.warning("%s: %s", name, note)
 
+    @property
+    def needs_isolation(self) -> bool:
+        """Returns whether a reward runs replies in sandboxes of this host."""
+        return any(getattr(reward.function, "needs_isolation", False) for reward in self.rewards)
+
     def describe(self) -> str:
         """Returns a line with the splits, the rewards and their weights, and the tools."""
         counts = ", ".join(f"{count} {split}" for split, count in self.splits.items())
