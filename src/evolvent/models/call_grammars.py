@@ -208,8 +208,7 @@ class _RuleBuilder:
     def join(self, cells: Sequence[str], segments: dict[tuple[int, int], str], low: int, high: int) -> str:
         """Returns the rule of `cells[low:high]` in order, which is not empty: it holds two halves, each a rule.
 
-        A chain, where each rule ends with the next, would be as deep as it is long, and the library's compiler recurses
-        along it until its stack ends.
+        So rules are as deep as the logarithm of their number; in a chain they would be as deep as it is long.
         """
         if (low, high) not in segments:
             middle = (low + high) // 2
