@@ -137,5 +137,6 @@ def test_no_reader_opens_parquet_unmeasured():
         name for name, text in texts.items() if re.search(r"ParquetFile\(|(?<!pyarrow\.)parquet\.read_table\(", text)
     }
     assert opening == {"parquet_limits.py", "query.py"}, "open it by open_parquet"
-    assert {name for name, text in texts.items() if "pq.read_table(" in text} == {"query.py"}
+    assert {name for name, text in texts.items() if "pq.read_table(" in text} == {"query.py", "saved.py"}
+    assert "with open_parquet(path).file" in texts["saved.py"]
     assert "check_parquet(file, path)" in texts["query.py"], "the store measures its own parts"

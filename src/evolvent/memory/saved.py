@@ -26,6 +26,7 @@ from evolvent.files import TEMPORARY_SUFFIX, atomic_writer, disk_errors, safe_jo
 from evolvent.memory.index import Rows
 from evolvent.memory.records import Key
 from evolvent.memory.tables import EPISODES, STEPS, MemoryTables
+from evolvent.store.parquet_limits import open_parquet
 
 __all__ = ["StoredKey", "StoredMemory", "read_memory", "write_memory"]
 
@@ -172,6 +173,11 @@ def _check(path: Path, digest: str, *, verify: bool) -> None:
         )
 
 
+def _read_stored_table(path: Path, schema: pa.Schema) -> pa.Table:
+    with open_parquet(path).file:  # what it expands to is within its limit
+        return pq.read_table(path, schema=schema)
+
+
 def _read_stored(folder: Path, manifest: Mapping[str, Any]) -> StoredMemory:
     def load_array(name: str) -> NDArray[Any]:
         loaded: NDArray[Any] = np.load(safe_join(folder, name), mmap_mode="r", allow_pickle=False)
@@ -179,7 +185,7 @@ def _read_stored(folder: Path, manifest: Mapping[str, Any]) -> StoredMemory:
 
     with disk_errors(folder):
         episodes, steps = (
-            pq.read_table(safe_join(folder, manifest[f"table_{name}"]), schema=schema)
+            _read_stored_table(safe_join(folder, manifest[f"table_{name}"]), schema)
             for name, schema in (("episodes", EPISODES), ("steps", STEPS))
         )
         probe, stored_keys = np.array(load_array(manifest["probe"])), []
