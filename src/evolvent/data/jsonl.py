@@ -12,6 +12,7 @@ Readers with other needs share `iterate_lines` and `parse_json`.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
-from evolvent.errors import ConfigError, Problem, SampleInvalid, StoreUnavailable, VersionMismatch
+from evolvent.errors import ConfigError, LimitExceeded, Problem, SampleInvalid, StoreUnavailable, VersionMismatch
 from evolvent.files import disk_errors
 from evolvent.trajectory import Task
 
@@ -65,7 +66,8 @@ _MAX_LISTED_REFUSALS = 1000  # refused rows that are described; the others are o
 _CHUNK = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
 _MARKS = re.compile(rb'\\.|["{}\[\],]', re.DOTALL)
-_MAX_UNPACKED_BYTES = 2**31  # bytes of a file once it is unpacked
+_MIN_UNPACKED_BYTES = 2**29  # bytes that any packed file may unpack to
+_MAX_UNPACKED_RATIO = 200  # a larger one may unpack to so many times its size; text is seldom packed to a twentieth
 _SPLIT_BY_WORD = {
     "test": "test",
     "train": "train",
@@ -163,7 +165,7 @@ def _read_entries(file: Path, *, single: bool) -> Iterator[Any]:
     try:
         text = _read_text(file)
         document = None if is_jsonl else json.loads(text)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+    except (OSError, ValueError, RecursionError, StoreUnavailable) as error:
         raise ConfigError(f"{file.name} cannot be read ({error})", value=str(file)) from error
     if is_jsonl:
         for number, value in _iterate_parsed_lines(text):
@@ -181,11 +183,8 @@ def _read_entries(file: Path, *, single: bool) -> Iterator[Any]:
 def _read_text(file: Path) -> str:
     if file.suffix != ".gz":
         return file.read_text(encoding="utf-8-sig")
-    with gzip.open(file, "rb") as stream:
-        data = stream.read(_MAX_UNPACKED_BYTES + 1)
-    if len(data) > _MAX_UNPACKED_BYTES:
-        raise ValueError(f"it unpacks to more than {_MAX_UNPACKED_BYTES} bytes")
-    return data.decode("utf-8-sig")
+    with open_unpacked(file) as stream:
+        return stream.read().decode("utf-8-sig")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +215,47 @@ def open_unpacked(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for reading; one that gzip packed is unpacked while it is read, whatever its name.
 
     Raises:
-        StoreUnavailable: it cannot be read or unpacked.
+        StoreUnavailable: it cannot be read or unpacked. LimitExceeded: it unpacks to too much.
     """
     with disk_errors(path), path.open("rb") as file:
         is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         file.seek(0)
         try:
-            yield gzip.GzipFile(fileobj=file) if is_packed else file  # type: ignore[misc]
+            yield io.BufferedReader(_Unpacked(file, path), _CHUNK) if is_packed else file
         except (EOFError, zlib.error) as error:
             raise StoreUnavailable(f"{path} cannot be unpacked", value=str(error)) from error
+
+
+class _Unpacked(io.RawIOBase):
+    """The unpacked bytes of a file of gzip, up to a limit: a megabyte may hold a gigabyte of zeros."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._stream, self._path = gzip.GzipFile(fileobj=file), path
+        self._limit = max(_MIN_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read1(len(buffer))
+        if self._stream.tell() > self._limit:
+            raise LimitExceeded(
+                f"{self._path} unpacks to too much",
+                value=f"more than {self._limit:,} bytes",
+                expected=f"at most {_MAX_UNPACKED_RATIO} times its size",
+                hint="unpack it first, or split it",
+            )
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def iterate_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
