@@ -128,6 +128,7 @@ class Lane:
         expected: the ids of a finished collection.
         check: how many of its trajectories are not what they should be.
         server: whose answering is waited for before each try; it may die a moment later.
+        command: what runs the verb; another one than evolvent's own may change the process first.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Lane:
     expected: set[str]
     check: Callable[[int, dict[str, Trajectory]], int] = lambda seed, found: 0
     server: Server | None = None
+    command: Sequence[str] = tuple(COMMAND)
 
     def run(self, folder: Path, counts: Counts, until: float, *, rng: Random) -> None:
         """Collect until the time is over; a collection that has begun is ended."""
@@ -154,7 +156,7 @@ class Lane:
             how = "left alone" if calm else rng.choice(("killed", "full", "left alone"))
             if self.server is not None:
                 self.server.up.wait(START_S)
-            code = self._tried([*COMMAND, "collect", *words], how, rng=rng)
+            code = self._tried([*self.command, "collect", *words], how, rng=rng)
             counts.add(**{f"writers_{how.replace(' ', '_')}": 1})
             now = digests(run)
             gone = [name for name, digest in noted.items() if now.get(name) != digest]

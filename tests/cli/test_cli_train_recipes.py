@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+import evolvent as ev
 from evolvent.cli import planning
 from evolvent.cli.main import main
 from evolvent.errors import HashMismatch
@@ -393,6 +394,15 @@ def test_a_run_is_learned_in_its_own_worlds(evolvent):
     assert (code, error) == (0, "") and "worlds countdown: those of played.jsonl" in shown, "by their names"
     code, _, error = evolvent("train", "sft", "played", *few, "--worlds", "lookup", "--to", "other")
     assert code == 2 and "unknown world 'countdown' (known: lookup)" in error, "named worlds count"
+
+
+def test_a_policy_that_knows_the_words_of_a_runs_worlds_alone_learns_the_run(evolvent):
+    """The default worlds hold that of the run, but the policy does not know the words of the others."""
+    ev.make_policy([ev.Lookup()]).save(Path("known"))
+    assert evolvent("collect", "--worlds", "lookup", "--agent", "expert", "--limit", "6", "--to", "played")[0] == 0
+    few = ("--train.max_steps", "2", "--train.batch_tokens", "64")
+    code, shown, error = evolvent("train", "sft", "played", "--policy", "known", *few, "--to", "run")
+    assert (code, error) == (0, "") and "worlds lookup: those of played" in shown
 
 
 def _learned_tokens(run: Path) -> list[list[int]]:

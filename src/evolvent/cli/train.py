@@ -150,7 +150,10 @@ def _run_recipe(argv: Sequence[str], logger: Logger) -> int:
 
 
 def _fill_run_worlds(config: RecipeConfig, console: Console | None) -> RecipeConfig:
-    """Returns the settings with the worlds of the run whose episodes are learned, where nobody named any."""
+    """Returns the settings with the worlds of the run whose episodes are learned, where nobody named any.
+
+    A new policy keeps the default worlds if the run's are among them; an existing one may not know the others' words.
+    """
     if "worlds" in config.model_fields_set:
         return config
     try:
@@ -159,7 +162,8 @@ def _fill_run_worlds(config: RecipeConfig, console: Console | None) -> RecipeCon
         worlds = find_run_worlds(config.data, summarize_episodes(config.data))
     except EvolventError:  # the check of the request explains it beside all other problems
         return config
-    if not worlds or set(worlds) <= set(config.worlds):
+    is_new = not Path(config.policy).exists()
+    if not worlds or set(worlds) == set(config.worlds) or (is_new and set(worlds) <= set(config.worlds)):
         return config
     if console is not None:
         console.print(show_hidden(f"worlds {', '.join(worlds)}: those of {config.data}"), soft_wrap=True)
