@@ -330,6 +330,8 @@ class SharedWorker:
         """
         try:
             return self._get_workers().call(*args), ""
+        except OSError as error:
+            return None, f"its process cannot be started ({error.strerror})"
         except GraderTimeout:
             return None, f"it took more than {self.wall_s:g} s"
         except ScoringError as error:

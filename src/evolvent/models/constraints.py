@@ -169,12 +169,15 @@ class CallConstraints:
     def _get_constraint(self, key: str, build: Callable[[], GrammarConstraint]) -> GrammarConstraint:
         """Returns a copy of the constraint of a key, which is built once; any thread may ask."""
         with self._lock:
-            if key not in self._known:
-                self._known[key] = build()
-                while len(self._known) > _MAX_GRAMMARS:
-                    self._known.popitem(last=False)
+            constraint = self._known.get(key)
+        if constraint is None:
+            constraint = build()  # outside of the lock: others need not wait for a large grammar
+        with self._lock:
+            self._known[key] = constraint
             self._known.move_to_end(key)
-            return self._known[key].copy()
+            while len(self._known) > _MAX_GRAMMARS:
+                self._known.popitem(last=False)
+            return constraint.copy()
 
     def for_prompt(self, prompt: ToolPrompt, sample: CallSample) -> GrammarConstraint:
         """Returns the constraint of an answer to a prompt, in the form that the prompt reads back.

@@ -26,8 +26,23 @@ if TYPE_CHECKING:
 __all__ = ["TokenizerTrial", "check_config", "check_files", "check_finite", "try_tokenizer"]
 
 _MAX_BYTES = {"tokenizer.json": 2**28, "tokenizer.model": 2**27, "vocab.json": 2**26, "merges.txt": 2**26}
-_MAX_JSON_BYTES = 2**26  # any other file of text; the largest indices of weights have some megabytes
-_TEXTS = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+_MAX_TEXT_BYTES = 2**26  # any other text that is read; the largest indices of weights have some megabytes
+_TEXTS = frozenset(
+    (
+        *_MAX_BYTES,
+        "config.json",
+        "generation_config.json",
+        "adapter_config.json",
+        "evolvent.json",
+        "source.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "model.safetensors.index.json",
+    )
+)
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
 _SIZES = (
@@ -58,9 +73,12 @@ def check_files(folder: Path) -> None:
         LimitExceeded: a text file that is too large.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        is_text = path.name in _TEXTS
         try:
             status = path.stat()
         except OSError as error:
+            if not is_text and path.suffix != ".safetensors":
+                continue  # a file that nothing reads
             raise Incomplete(f"{path} cannot be read", value=error.strerror, hint="fetch the folder again") from error
         if stat.S_ISDIR(status.st_mode):
             continue
@@ -68,8 +86,8 @@ def check_files(folder: Path) -> None:
             raise UnsafeFile(
                 f"{path} is not an ordinary file", expected="a file", hint="remove it, or fetch the folder again"
             )
-        limit = _MAX_BYTES.get(path.name, _MAX_JSON_BYTES)
-        if path.suffix in _TEXTS and status.st_size > limit:
+        limit = _MAX_BYTES.get(path.name, _MAX_TEXT_BYTES)
+        if is_text and status.st_size > limit:
             raise LimitExceeded(
                 f"{path} is too large", value=f"{status.st_size:,} bytes", expected=f"at most {limit:,}"
             )
@@ -90,11 +108,11 @@ def check_config(folder: Path, config: Mapping[str, Any], shapes: Mapping[str, t
 
 
 def _iterate_parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields a configuration and those within it, of a text model beside a vision model for example."""
+    """Yields a configuration, and that of the text model where it describes several."""
     yield config
-    for name, value in config.items():
-        if name.endswith("_config") and isinstance(value, Mapping) and name != "quantization_config":
-            yield value
+    for name in ("text_config", "llm_config", "language_config"):
+        if isinstance(part := config.get(name), Mapping):
+            yield part
 
 
 def _check_part(folder: Path, part: Mapping[str, Any], num_weights: int) -> None:

@@ -441,7 +441,9 @@ class PolicyDialect:
             chat_request.top_logprobs,
         )
         # Grammars are built in a thread, since a large one is compiled in another process first.
-        constraint = await asyncio.to_thread(self._constrain_format, chat_request, offer)
+        schema, constraint = read_response_schema(chat_request.response_format), None
+        if schema is not None:
+            constraint = await asyncio.to_thread(self._constrain_format, schema, offer)
         if offer.is_required:
             await asyncio.to_thread(self._get_renderer().prepare, offer)
         with ExitStack() as open_turn:
@@ -467,15 +469,12 @@ class PolicyDialect:
             return rendered, self._conversations.continue_templated(messages, session, after) or rendered.ids
         return None, self._conversations.encode_prompt(messages, policy.dialect, session)
 
-    def _constrain_format(self, chat_request: ChatRequest, offer: ToolOffer) -> Constraint | None:
-        """Returns the constraint of a reply's format; None where it is free text.
+    def _constrain_format(self, schema: JsonObject, offer: ToolOffer) -> Constraint:
+        """Returns the constraint of a reply that fits a schema.
 
         Raises:
-            ConfigError: an unknown format, one beside tools, or one that this server cannot guarantee.
+            ConfigError: a schema beside tools, or one that this server cannot guarantee.
         """
-        schema = read_response_schema(chat_request.response_format)
-        if schema is None:
-            return None
         if offer.tools:
             hint = "leave out one of them, or set tool_choice to 'none'"
             raise ConfigError([Problem("response_format", "a reply of this form cannot call tools", hint)])
