@@ -12,12 +12,13 @@ import binascii
 import hmac
 import ipaddress
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evolvent.errors import AccessDenied, ConfigError, EvolventError, LimitExceeded, Problem
+from evolvent.errors import AccessDenied, AtCapacity, ConfigError, EvolventError, LimitExceeded, Problem
 
 __all__ = [
     "Access",
@@ -47,6 +48,8 @@ _NON_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _TOKEN_PATTERN = re.compile(r"[!-~]+")
 _MIN_TOKEN_LENGTH = 16
 _BRACKETED = re.compile(r"\[([^]]*)\](?::\d*)?")  # an IPv6 address in a Host header
+_MAX_ARRIVING_BODIES = 16  # whole bodies; further large ones are refused while so many bytes arrive
+_SMALL_BODY_BYTES = 2**16  # such a body is read in any case
 _MAX_REMEMBERED_HOSTS = 64  # accepted Host headers that are remembered
 
 
@@ -118,12 +121,13 @@ def guard_app(app: App, access: Access) -> App:
 class _Guard:
     """The checks, cheapest first."""
 
-    __slots__ = ("_access", "_app", "_bearer", "_known", "_limit")
+    __slots__ = ("_access", "_app", "_bearer", "_known", "_limit", "_num_arriving_bytes")
 
     def __init__(self, app: App, access: Access) -> None:
         self._app, self._access, self._limit = app, access, access.body_bytes
         self._bearer = None if access.token is None else b"Bearer " + access.token.encode()
         self._known: set[bytes] = set()
+        self._num_arriving_bytes = 0  # of bodies that have begun to arrive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -147,7 +151,7 @@ class _Guard:
         if kind == "http" and (b"content-length" in headers or b"transfer-encoding" in headers):
             try:
                 body = await self._read_body(headers, receive)
-            except LimitExceeded as error:
+            except (LimitExceeded, AtCapacity) as error:
                 return await _refuse(scope, send, error)
             if body is None:
                 return None  # the client went away
@@ -201,21 +205,42 @@ class _Guard:
             return None
         body: bytes = message.get("body", b"")
         if message.get("more_body", False):
-            parts, size = [body], len(body)
-            while message.get("more_body", False):
-                message = await receive()
-                if message["type"] != "http.request":
-                    return None
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > self._limit:
-                    raise self._too_large(size)
+            parts = await self._read_parts(body, receive)
+            if parts is None:
+                return None
             body = b"".join(parts)
         if len(body) > self._limit:
             raise self._too_large(len(body))
         if is_too_deep(body, self._access.depth):
             raise LimitExceeded("the body is nested too deeply", expected=f"at most {self._access.depth} levels")
         return body
+
+    async def _read_parts(self, first: bytes, receive: Receive) -> list[bytes] | None:
+        """Reads the parts of a body that arrives in several; returns None where the client left before its end.
+
+        Bodies that arrive slowly would fill the memory together: beyond `_MAX_ARRIVING_BODIES` whole ones, further
+        large bodies are refused.
+        """
+        parts, size = [first], len(first)
+        self._num_arriving_bytes += size
+        try:
+            is_more = True
+            while is_more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return None
+                part = message.get("body", b"")
+                parts.append(part)
+                size += len(part)
+                self._num_arriving_bytes += len(part)
+                if size > self._limit:
+                    raise self._too_large(size)
+                if size > _SMALL_BODY_BYTES and self._num_arriving_bytes > _MAX_ARRIVING_BODIES * self._limit:
+                    raise AtCapacity("too many large bodies arrive at once", retry_after_s=1.0)
+                is_more = message.get("more_body", False)
+            return parts
+        finally:
+            self._num_arriving_bytes -= size
 
     def _too_large(self, size: object) -> LimitExceeded:
         return LimitExceeded("the body is too large", value=f"{size} bytes", expected=f"at most {self._limit} bytes")
@@ -328,9 +353,13 @@ async def reject(
 
 
 async def _refuse(scope: Scope, send: Send, error: EvolventError) -> None:
-    """Sends 403, or 413 and ends the connection, because its body will not be read."""
-    status = 413 if isinstance(error, LimitExceeded) else 403
+    """Sends 403, or 413 or 503 and ends the connection, because its body will not be read."""
+    status = 413 if isinstance(error, LimitExceeded) else 503 if isinstance(error, AtCapacity) else 403
     message = str(EvolventError(error.what, value=error.value, hint=error.hint))
-    row = {"kind": type(error).__name__, "message": message, "expected": error.expected, "status": status}
-    headers = [(b"connection", b"close")] if status == 413 else []
+    row: dict[str, object] = {"kind": type(error).__name__, "message": message, "expected": error.expected}
+    row["status"] = status
+    headers = [(b"connection", b"close")] if status != 403 else []
+    if isinstance(error, AtCapacity):
+        row["retry_after_s"] = error.retry_after_s
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
     await reject(scope, send, status=status, body=json.dumps(row).encode(), headers=headers)

@@ -25,6 +25,7 @@ GROUPS = (
     (45, "Sandbox"),
     (49, "Files, paths, pages"),
     (58, "Settings and the command line"),
+    (62, "Servers among strangers"),
     (70, "Foreign schemas, models, data and older runs"),
     (80, "What a box takes from its host, and memory"),
 )

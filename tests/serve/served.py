@@ -16,9 +16,11 @@ import uvicorn
 import evolvent as ev
 from evolvent.serve.app import build_app
 from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.connections import ConnectionTable
 from evolvent.serve.listen import listen, listening_url
 from evolvent.serve.local import LocalHost, WorldDeadlines
 from evolvent.serve.native.http import NativeDialect
+from evolvent.serve.protocol import LimitedServer, make_server_config
 from evolvent.web import build_access
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.panel import Sizes
@@ -96,26 +98,30 @@ class Served:
 
 
 @contextmanager
-def serving(worlds=None, *, host=None, access=None, faces=None, specs=False, **local) -> Iterator[Served]:
+def serving(
+    worlds=None, *, host=None, access=None, faces=None, specs=False, connections=None, **local
+) -> Iterator[Served]:
     """Serve on a thread. `local`: arguments of the `LocalHost` that is used where no host is given."""
     worlds = worlds if worlds is not None else small_worlds()
     host = host or LocalHost(worlds, **local)
+    connections = connections or ConnectionTable()
     made = build_app(
         host,
         TaskIndex(host.worlds, specs=specs),
         access=access or build_access("127.0.0.1"),
         dialects=[NativeDialect()] if faces is None else faces,
+        connections=connections,
     )
-    config = uvicorn.Config(
+    config = make_server_config(
         made,
+        connections,
         log_level="critical",
-        access_log=False,
         lifespan="on",
         ws_per_message_deflate=False,
         ws_max_size=2**20,
         timeout_graceful_shutdown=5,
     )
-    server = uvicorn.Server(config)
+    server = LimitedServer(config)
     with listen("127.0.0.1", 0) as bound:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])))
         thread.start()

@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
-
 from evolvent.messages import Tool
 from evolvent.serve.app import build_app
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost, WorldDeadlines
+from evolvent.serve.protocol import LimitedServer, make_server_config
 from evolvent.web import Access
 from evolvent.worlds.base import TextWorld
 
@@ -104,11 +103,11 @@ class Till(TextWorld):
 
 
 @contextmanager
-def serving(app, **settings) -> Iterator[str]:
+def serving(app, connections=None, **settings) -> Iterator[str]:
     """The address (host:port) of an ASGI app on a real socket; stopped at the end."""
     listener = socket.socket(proto=socket.IPPROTO_TCP)  # else no TCP_NODELAY: answers in two parts wait 40 ms
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="websockets-sansio", **settings))
+    server = LimitedServer(make_server_config(app, connections, log_level="error", **settings))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

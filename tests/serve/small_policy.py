@@ -10,12 +10,13 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from types import GeneratorType
 
-import uvicorn
-
 import evolvent as ev
+from evolvent.serve.connections import ConnectionTable
 from evolvent.serve.listen import listen, listening_url
 from evolvent.serve.openai.face import PolicyDialect, build_policy_app
 from evolvent.serve.openai.generator import Generator
+from evolvent.serve.openai.reply import encode_refusal
+from evolvent.serve.protocol import LimitedServer, make_server_config
 from evolvent.web import Access
 from tests.http_server import QuietHTTPServer
 
@@ -26,7 +27,7 @@ class Served:
     """A running server: its address, its face, and the loop that it runs on."""
 
     def __init__(self, face, url):
-        self.face, self.url, self.loop = face, url, None
+        self.face, self.url, self.loop, self.table = face, url, None, None
 
     def sync(self, policy):
         """Give it other weights."""
@@ -39,15 +40,19 @@ class Served:
 
 @contextmanager
 def policy_server(
-    policy, *, engine=None, access=None, port=0, recorder=None, reload=None, **settings
+    policy, *, engine=None, access=None, port=0, recorder=None, reload=None, connections=None, **settings
 ) -> Iterator[Served]:
     """Serve a policy on a free port; stopped at the end."""
     generator = Generator(policy, engine or ev.LocalEngine(policy, slots=16), **settings)
     face = PolicyDialect(generator, NAME, recorder=recorder, reload=reload)
-    app = build_policy_app(face, access=access or Access())
+    connections = connections or ConnectionTable()
+    app = build_policy_app(face, access=access or Access(), connections=connections)
     listener = listen("127.0.0.1", port)
     served = Served(face, listening_url(listener) + "/v1")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+    served.table = connections
+    server = LimitedServer(
+        make_server_config(app, connections, encode_refusal=encode_refusal, log_level="error", ws="none")
+    )
 
     async def serve():
         served.loop = asyncio.get_running_loop()

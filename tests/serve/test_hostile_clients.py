@@ -9,9 +9,10 @@ from contextlib import closing
 
 import httpx2
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 import evolvent as ev
-from evolvent.cli.serve import ServeConfig, _uvicorn
+from evolvent.cli.serve import ServeConfig, _make_connections, _make_server_config
 from evolvent.errors import ConfigError, EnvLost
 from evolvent.serve.agentgym.face import AgentGymDialect
 from evolvent.serve.host import StepRequest, StepResult
@@ -178,7 +179,8 @@ def test_a_world_served_under_another_name_has_its_mount():
 
 
 def test_the_command_does_not_keep_endless_headers():
-    settings = _uvicorn(ServeConfig(), lambda scope, receive, send: None, Access())
+    config = ServeConfig()
+    settings = _make_server_config(config, lambda scope, receive, send: None, Access(), _make_connections(config))
     settings.load()
-    assert settings.http_protocol_class.__module__ == "uvicorn.protocols.http.h11_impl"
+    assert issubclass(settings.http_protocol_class, H11Protocol)
     assert settings.ws_max_size == Access().body_bytes

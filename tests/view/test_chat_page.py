@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import httpx2
 import pytest
-import uvicorn
 from websockets.sync.client import connect
 
 from evolvent.agents.history import Turn
@@ -25,6 +24,7 @@ from evolvent.agents.speaker import Conversation, Exchange, FixedSource, NamedPo
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, EngineError
 from evolvent.serve.listen import listen, listening_url
+from evolvent.serve.protocol import LimitedServer, make_server_config
 from evolvent.view import chat
 from evolvent.view.chat import ChatInfo, chat_app, chat_page
 from evolvent.web import Access
@@ -79,7 +79,7 @@ def served(speaker, **more):
         speaker, Conversation(), ChatInfo("a run", "temperature 0", **more), access=Access(), stop=leaving.is_set
     )
     bound = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="off", http="h11"))
+    server = LimitedServer(make_server_config(app, log_level="error", ws="none", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     try:

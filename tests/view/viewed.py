@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
-import uvicorn
 
 from evolvent.cli.view import read_leaderboard
+from evolvent.serve.connections import ConnectionTable
 from evolvent.serve.listen import listen, listening_url
+from evolvent.serve.protocol import LimitedServer, make_server_config
 from evolvent.view.app import viewer_app
 from evolvent.web import build_access
 
@@ -42,11 +43,11 @@ class Viewed:
 
 
 @contextmanager
-def viewed(folder: Path, **more: object) -> Iterator[Viewed]:
+def viewed(folder: Path, *, connections: ConnectionTable | None = None, **more: object) -> Iterator[Viewed]:
     """Serve it until the block ends."""
     app = viewer_app(folder, access=build_access("127.0.0.1"), token=TOKEN, boards=read_leaderboard, **more)
     bound = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="off", http="h11"))
+    server = LimitedServer(make_server_config(app, connections, log_level="error", ws="none", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     try:

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-import uvicorn
 from rich.console import Console
 
 from evolvent.cli.console import open_console
@@ -18,6 +17,7 @@ from evolvent.cli.parsing import Parser, add_model_options, read_placement
 from evolvent.cli.registry import POLICIES, require_train_extra, resolve_policy
 from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.serve.listen import listen, listening_url
+from evolvent.serve.protocol import LimitedConfig, LimitedServer, make_server_config
 from evolvent.view.escape import show_hidden
 from evolvent.web import App, build_access
 
@@ -159,10 +159,10 @@ def _print_notes(console: Console, notes: Sequence[str]) -> None:
 # ---------------------------------------------------------------------- the page
 
 
-class _ChatServer(uvicorn.Server):
-    """A uvicorn server that signals the end to the handler which is writing a reply."""
+class _ChatServer(LimitedServer):
+    """A server that signals the end to the handler which is writing a reply."""
 
-    def __init__(self, config: uvicorn.Config, stop_event: threading.Event) -> None:
+    def __init__(self, config: LimitedConfig, stop_event: threading.Event) -> None:
         super().__init__(config)
         self._leaving = stop_event
 
@@ -181,17 +181,7 @@ def _serve_page(args: argparse.Namespace, policy_chat: PolicyChat, start: Conver
     with listen("127.0.0.1", args.port) as bound:
         access = build_access("127.0.0.1")
         app: App = chat_app(policy_chat, start, chat_info, access=access, stop=stop_event.is_set)
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_GRACE_S,
-        )
+        config = make_server_config(app, ws="none", lifespan="off", timeout_graceful_shutdown=_GRACE_S)
         _print_notes(console, notes)
         console.print(show_hidden(f"talk at {listening_url(bound)} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()

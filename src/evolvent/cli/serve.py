@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
 from pydantic import Field
 from rich.console import Console
 
@@ -26,11 +25,13 @@ from evolvent.cli.world_registry import TOKEN_VARIABLE
 from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
 from evolvent.serve.app import Dialect, build_app
 from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.connections import ConnectionLimits, ConnectionTable, fit_descriptors
 from evolvent.serve.host import SessionHost
 from evolvent.serve.listen import listen, listening_url
 from evolvent.serve.local import LocalHost, WorldDeadlines
 from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.pool.host import PooledHost
+from evolvent.serve.protocol import EncodeRefusal, LimitedConfig, LimitedServer, make_server_config
 from evolvent.store.store import Store
 from evolvent.view.escape import show_hidden
 from evolvent.web import Access, App, build_access
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "DIALECTS", "ServeConfig", "run"]
 
 _SHUTDOWN_TIMEOUT_S = 5  # how long requests may take to end when the server is stopped
-_KEEP_ALIVE_S = 75  # longer than the pauses of most clients, so that they do not write into a closed connection
+_SPARE_CONNECTIONS = 64  # of one address, beside one for each session
 
 
 class ServeConfig(ModelConfig, WorldsConfig):
@@ -82,7 +83,14 @@ class ServeConfig(ModelConfig, WorldsConfig):
         "messages (--reward without --data says the same); none: rewards are posted",
     )
     agent: HistoryConfig = Field(default_factory=HistoryConfig, description="past replies of a served policy")
-    log_requests: bool = Field(default=False, description="print a line a request")
+    log_requests: bool = Field(default=False, description="print a line a request, without the values of its query")
+    max_connections: int = Field(
+        default=0, ge=0, description="most connections at once; 0: twice the capacity, if descriptors allow"
+    )
+    max_per_address: int = Field(
+        default=0, ge=0, description="the same from one other machine; 0: the capacity and 64 more"
+    )
+    body_timeout_s: float = Field(default=30.0, gt=0, description="deadline of a request's body, for slow uploads")
 
 
 COMMAND = Command(
@@ -133,9 +141,10 @@ def run(argv: Sequence[str], console: Console) -> int:
         if config.policy is not None:
             print_budget(console, read_model_facts(config.policy), config.device)
             recorder = None if config.record is None else _open_recorder(config, console, open_record)
-            app, name = _make_policy_app(config, access, console, recorder=recorder)
+            connections = _make_connections(config)
+            app, name = _make_policy_app(config, access, console, recorder=recorder, connections=connections)
             host: Any = nullcontext()
-            server = _SignalServer(_uvicorn(config, app, access))
+            server = _SignalServer(_make_server_config(config, app, access, connections))
             server.told = partial(
                 _print_policy_address, console, name, bound=bound, reload=config.reload, record=config.record
             )
@@ -255,9 +264,10 @@ def _make_app(
     host: SessionHost,
     access: Access,
     dialects: Mapping[str, Dialect],
-) -> uvicorn.Config:
-    catalogue = TaskIndex(worlds_by_name, specs=config.allow_specs)
-    return _uvicorn(config, build_app(host, catalogue, access=access, dialects=list(dialects.values())), access)
+) -> LimitedConfig:
+    catalogue, connections = TaskIndex(worlds_by_name, specs=config.allow_specs), _make_connections(config)
+    app = build_app(host, catalogue, access=access, dialects=list(dialects.values()), connections=connections)
+    return _make_server_config(config, app, access, connections)
 
 
 def _open_recorder(config: ServeConfig, console: Console, open_record: ExitStack) -> SessionRecorder:
@@ -289,7 +299,12 @@ def _open_recorder(config: ServeConfig, console: Console, open_record: ExitStack
 
 
 def _make_policy_app(
-    config: ServeConfig, access: Access, console: Console, *, recorder: SessionRecorder | None
+    config: ServeConfig,
+    access: Access,
+    console: Console,
+    *,
+    recorder: SessionRecorder | None,
+    connections: ConnectionTable,
 ) -> tuple[App, str]:
     """Returns the app around a policy, and the name of its model: the name of its folder, or its size."""
     from evolvent.engine.fitting import engine_for
@@ -307,31 +322,39 @@ def _make_policy_app(
     name = Path(policy_name).resolve().name if policy_name not in POLICIES else policy_name
     generator = Generator(served_policy, engine_for(served_policy, slots=config.slots))
     dialect = PolicyDialect(generator, name, reload=config.reload, recorder=recorder)
-    return build_policy_app(dialect, access=access), name
+    return build_policy_app(dialect, access=access, connections=connections), name
 
 
-def _uvicorn(config: ServeConfig, app: App, access: Access) -> uvicorn.Config:
-    # httptools, which uvicorn prefers where it is installed, keeps headers of any length, whoever sends them.
-    return uvicorn.Config(
+def _make_connections(config: ServeConfig) -> ConnectionTable:
+    """Returns the table of the server's connections, with limits that this process has descriptors for."""
+    limits = ConnectionLimits(
+        max_connections=config.max_connections or 2 * config.capacity,
+        max_per_address=config.max_per_address or config.capacity + _SPARE_CONNECTIONS,
+        body_s=config.body_timeout_s,
+    )
+    return ConnectionTable(fit_descriptors(limits))
+
+
+def _make_server_config(config: ServeConfig, app: App, access: Access, connections: ConnectionTable) -> LimitedConfig:
+    encode_refusal: EncodeRefusal | None = None
+    if config.policy is not None:
+        from evolvent.serve.openai.reply import encode_refusal
+    return make_server_config(
         app,
-        http="h11",
+        connections,
+        log_requests=config.log_requests,
+        encode_refusal=encode_refusal,
         lifespan="on",
-        access_log=config.log_requests,
-        log_config=None,
-        log_level="info" if config.log_requests else "warning",  # where to is said once, for all logs
         ws_max_size=access.body_bytes,
         ws_per_message_deflate=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
 
 
-class _SignalServer(uvicorn.Server):
-    """A uvicorn server with its own signal handling: however it ends, the host is closed properly first."""
+class _SignalServer(LimitedServer):
+    """A server with its own signal handling: however it ends, the host is closed properly first."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: LimitedConfig) -> None:
         super().__init__(config)
         self.told: Callable[[], None] = lambda: None
         self.left_by: signal.Signals | None = None

@@ -81,9 +81,8 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _serve_viewer(args: argparse.Namespace, console: Console) -> int:
-    import uvicorn
-
     from evolvent.serve.listen import listen, listening_url
+    from evolvent.serve.protocol import LimitedServer, make_server_config
     from evolvent.view.app import viewer_app
     from evolvent.view.door import ENTRY_PATH
     from evolvent.view.escape import show_hidden
@@ -94,23 +93,13 @@ def _serve_viewer(args: argparse.Namespace, console: Console) -> int:
         folder, access=build_access("127.0.0.1"), token=token, boards=read_leaderboard, tokenizer=args.tokenizer
     )
     with listen("127.0.0.1", args.port or 0) as bound:
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
-        )
+        config = make_server_config(app, ws="none", lifespan="off", timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S)
         address = f"{listening_url(bound)}{ENTRY_PATH}{token}"
         console.print(show_hidden(f"viewing {folder} at {address} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
         if args.open and not webbrowser.open(address):
             console.print("no browser could be opened")
-        uvicorn.Server(config).run(sockets=[bound])
+        LimitedServer(config).run(sockets=[bound])
     return 0
 
 

@@ -14,8 +14,9 @@ from starlette.routing import BaseRoute, Match, Router
 from evolvent import __version__
 from evolvent.errors import AtCapacity, EvolventError, Problem, boundary
 from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.connections import ConnectionTable
 from evolvent.serve.host import SessionHost
-from evolvent.serve.metrics import EXPOSITION_CONTENT_TYPE, MeasuredApp, MeasuredHost, format_exposition
+from evolvent.serve.metrics import EXPOSITION_CONTENT_TYPE, Family, MeasuredApp, MeasuredHost, format_exposition
 from evolvent.serve.wire import NotFound, encode_error, encode_json
 from evolvent.trajectory import Json
 from evolvent.web import Access, App, Message, Receive, Scope, Send, guard_app, reject, send_response
@@ -78,14 +79,25 @@ class StaticRoute(BaseRoute):
             await send_not_allowed(scope, send, ("GET", "HEAD"))
 
 
-def build_app(host: SessionHost, task_index: TaskIndex, *, access: Access, dialects: Sequence[Dialect]) -> App:
+def build_app(
+    host: SessionHost,
+    task_index: TaskIndex,
+    *,
+    access: Access,
+    dialects: Sequence[Dialect],
+    connections: ConnectionTable | None = None,
+) -> App:
     """Builds the whole server as an ASGI app.
+
+    Args:
+        connections: those of the server that runs the app, for `/metrics`; None: they are not told.
 
     Its lifespan enters the host (if it is an asynchronous context manager) and then the dialects with a lifespan.
     Beside
     the routes of the dialects there are `GET /`, `GET /health` and `GET /metrics`, behind the same guard.
     """
     measured_host = MeasuredHost(host)
+    connection_families = connections.families if connections is not None else list[Family]
     common_routes = [
         StaticRoute("/", lambda: _describe_server(host)),
         StaticRoute("/health", lambda: _describe_health(host)),
@@ -93,7 +105,7 @@ def build_app(host: SessionHost, task_index: TaskIndex, *, access: Access, diale
     common_routes.append(
         StaticRoute(
             "/metrics",
-            lambda: format_exposition([*measured_host.families(), *measured_app.families()]),
+            lambda: format_exposition([*measured_host.families(), *measured_app.families(), *connection_families()]),
             content_type=EXPOSITION_CONTENT_TYPE,
         )
     )

@@ -39,12 +39,12 @@ from evolvent.errors import (
     ConfigError,
     ContextOverflow,
     EvolventError,
-    LimitExceeded,
     Problem,
     boundary,
     unknown_name_problem,
 )
 from evolvent.messages import Message
+from evolvent.serve.connections import ConnectionTable
 from evolvent.serve.metrics import (
     EXPOSITION_CONTENT_TYPE,
     Family,
@@ -71,7 +71,7 @@ from evolvent.serve.openai.responses import ResponseFormat, parse_responses
 from evolvent.serve.openai.sglang import GenerateFormat, describe_model, parse_generate, parse_tokenize
 from evolvent.serve.openai.tools import RenderedChat, ToolOffer, ToolRenderer, parse_offer, session_key
 from evolvent.serve.openai.writing import ReplyWriter, adjust_tokens
-from evolvent.serve.wire import NotFound, decode_json, encode_json
+from evolvent.serve.wire import NotFound, decode_error, decode_json, encode_json
 from evolvent.trajectory import JsonObject, canonical_json
 from evolvent.web import Access, App, Receive, Scope, Send, guard_app
 from evolvent.web import Message as Event
@@ -122,15 +122,18 @@ class RefusalTranslator:
                 start_event = message
                 return None
             row = json.loads(message["body"])
-            kind = LimitExceeded if row["kind"] == "LimitExceeded" else AccessDenied
-            body, status = encode_error(kind(row["message"], expected=row["expected"])), row["status"]
+            body, status = encode_error(decode_error(row)), row["status"]
             if str(row["expected"]).startswith("Authorization:"):
                 body["error"] |= {"type": "authentication_error", "code": "invalid_api_key"}
                 status = 401
             response = json_response(body, status)
             if start_event is not None:
                 response.headers.update(
-                    {key.decode(): value.decode() for key, value in start_event["headers"] if key == b"connection"}
+                    {
+                        key.decode(): value.decode()
+                        for key, value in start_event["headers"]
+                        if key in (b"connection", b"retry-after")
+                    }
                 )
             return await response(scope, receive, send)
 
@@ -661,11 +664,15 @@ class PolicyDialect:
         )
 
 
-def build_policy_app(dialect: PolicyDialect, *, access: Access) -> App:
+def build_policy_app(dialect: PolicyDialect, *, access: Access, connections: ConnectionTable | None = None) -> App:
     """Builds a separate server for one policy, guarded; every error has OpenAI's form.
 
     `GET /health` returns live metrics, `GET /metrics` the counts in Prometheus' text format.
+
+    Args:
+        connections: those of the server that runs the app, for `/metrics`; None: they are not told.
     """
+    connection_families = connections.families if connections is not None else list[Family]
 
     async def health(request: Request) -> Response:
         return json_response(dialect.health())
@@ -683,7 +690,8 @@ def build_policy_app(dialect: PolicyDialect, *, access: Access) -> App:
 
     async def metrics(request: Request) -> Response:
         return Response(
-            format_exposition([*dialect.families(), *measured_app.families()]), media_type=EXPOSITION_CONTENT_TYPE
+            format_exposition([*dialect.families(), *measured_app.families(), *connection_families()]),
+            media_type=EXPOSITION_CONTENT_TYPE,
         )
 
     routes = [Route("/health", health), Route("/metrics", metrics), *dialect.routes()]

@@ -31,7 +31,16 @@ from evolvent.serve.openai.generator import GeneratedSample, TokenScores
 from evolvent.serve.wire import EpisodeEnded, NotFound
 from evolvent.trajectory import JsonObject
 
-__all__ = ["Choice", "ReplyFormat", "count_unsendable", "cut_at_stop", "encode_error", "has_stop_after", "http_status"]
+__all__ = [
+    "Choice",
+    "ReplyFormat",
+    "count_unsendable",
+    "cut_at_stop",
+    "encode_error",
+    "encode_refusal",
+    "has_stop_after",
+    "http_status",
+]
 
 _STATUS_BY_ERROR: Sequence[tuple[type[EvolventError], int, str, str | None]] = (
     (NotFound, 404, "invalid_request_error", "model_not_found"),
@@ -65,6 +74,11 @@ def encode_error(error: EvolventError) -> dict[str, dict[str, str | None]]:
     parameter = problems[0].where if len(problems) == 1 else None
     kind, code = (status_row[2], status_row[3]) if status_row else ("server_error", None)
     return {"error": {"message": str(error), "type": kind, "param": parameter, "code": code}}
+
+
+def encode_refusal(error: EvolventError, status: int) -> dict[str, dict[str, str | None]]:
+    """Returns the body of an error that the server answers without the app, in OpenAI's form."""
+    return encode_error(error)
 
 
 @dataclass(slots=True)
