@@ -95,6 +95,9 @@ def disk_error(error: OSError, path: Path) -> StoreError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _NO_SPACE_CODES:
         return NoSpace(f"no space left for {path}: {reason}", hint="free some space, then start again; the run resumes")
+    if not error.errno:  # pyarrow's readers raise OSError for what a file holds
+        reason = " ".join(reason.split()).rstrip(" .")
+        return StoreUnavailable(f"cannot read {path}: its content is damaged ({reason})", hint="get the file again")
     return StoreUnavailable(f"cannot use {path}: {reason}", hint="check that it exists and is writable")
 
 

@@ -40,7 +40,7 @@ VERBS = {
     "new": "world | method: create your own package, with tests",
     "serve": "serve worlds or a policy over HTTP and WebSocket",
     "runs": "list | show | export | import | recover | track | push | pull",
-    "data": "describe, convert, mask and select data",
+    "data": "stats | convert | comment | mask | irrelevance | select | dedup",
     "memory": "build | query a memory of demonstrations for in-context retrieval",
     "view": "write the report of a run",
     "publish": "write a policy of a run as a model folder with a model card",
