@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,18 @@ def test_a_short_flag_of_a_renamed_setting_is_not_taken_for_a_misspelled_option(
     """`--on` is nearer to `--config` than to `--backend`, and is the short flag of the latter."""
     parsed = parse_command(EVOLVE_COMMAND, ["--on", "ray", "--to", "there"], make_console(io.StringIO(), {}))
     assert parsed is not None and (parsed.config.backend, parsed.config.output_dir) == ("ray", Path("there"))
+
+
+def test_a_mistake_is_told_before_torch_is_imported():
+    """In a new process, which counts what was loaded: whoever misspells a setting does not wait for torch."""
+    program = (
+        "import sys\n"
+        "from evolvent.cli.main import main\n"
+        "for words in ('eval xs', 'search', 'train sft x.jsonl', 'train dpo x.jsonl', 'evolve'):\n"
+        "    assert main([*words.split(), '--sead', '1']) == 2, words\n"
+        "    assert main([*words.split(), '--threads', 'many']) == 2, words\n"
+        "    print(sorted({'torch', 'transformers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]"] * 5
+    assert done.stderr.count("did you mean 'seed'?") == 5 and done.stderr.count("threads: got 'many'") == 5

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from evolvent.cli.eval import run as run_eval
+from evolvent.cli.main import main
 from evolvent.cli.train import run
 from evolvent.cli.train_control import is_control_request
 from evolvent.errors import ConfigError, ShapeMismatch
@@ -23,7 +24,7 @@ def printed(command, words: list[str]) -> str:
     return console.file.getvalue()
 
 
-def test_a_run_is_trained_resumed_and_measured(tmp_path):
+def test_a_run_is_trained_resumed_and_measured(tmp_path, capsys):
     folder = tmp_path / "run"
     first = printed(run, ["rl", "--method", "ppo", "--worlds", WORLD, "--to", str(folder), *SMALL])
     assert "1200 train, 100 dev, 200 test seeds" in first and "practise, 2/2 iterations" in first
@@ -37,6 +38,14 @@ def test_a_run_is_trained_resumed_and_measured(tmp_path):
     lines = [line.split() for text in (first, again, measured) for line in text.splitlines()]
     tables = [words for words in lines if words[:2] == ["gymnasium:CartPole-v1", "seen"]]
     assert len(tables) == 3 and tables[0] == tables[1] == tables[2]
+    for verb in (
+        ["chat", str(folder), "--once", "hi"],
+        ["serve", "--policy", str(folder)],
+        ["search", "--policy", str(folder)],
+    ):
+        assert main(verb) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is a policy over numbers: it reads and writes no text (measure it with evolvent eval" in line, verb
     further = printed(run, ["ppo", "--worlds", WORLD, "--policy", str(folder), "--to", str(tmp_path / "more"), *SMALL])
     assert "practise, 2/2 iterations" in further
 

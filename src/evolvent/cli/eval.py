@@ -15,7 +15,7 @@ from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.prompting import ActingConfig, fill_history
 from evolvent.cli.record import RunRecord, choose_run_folder
-from evolvent.cli.registry import resolve_policy
+from evolvent.cli.registry import find_control_policy, resolve_policy
 from evolvent.cli.run_setup import (
     EvaluationConfig,
     RunSetup,
@@ -25,12 +25,6 @@ from evolvent.cli.run_setup import (
     print_results,
 )
 from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
-from evolvent.cli.train_control import (
-    find_control_policy,
-    load_control_policy,
-    load_control_worlds,
-    make_backend_factory,
-)
 
 if TYPE_CHECKING:
     from evolvent.models.team_actions import TeamModel
@@ -112,6 +106,8 @@ def run(argv: Sequence[str], console: Console) -> int:
 
 def _measure_control_policy(config: EvalConfig, resume: Path | None, console: Console) -> int:
     """Measures a policy over numbers; returns the exit code: 1 where an episode could not be scored."""
+    from evolvent.cli.train_control import load_control_policy, load_control_worlds, make_backend_factory
+
     worlds = load_control_worlds(config.worlds)
     print_world_notes(console, worlds)
     panel_size = count_panel_episodes(worlds, config.panel)

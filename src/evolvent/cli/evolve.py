@@ -24,7 +24,7 @@ from evolvent.cli.run_setup import EvaluationConfig, RunSetup, count_panel_episo
 from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
-from evolvent.learn.learner import TrainConfig
+from evolvent.learn.settings import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvolConfig, agentevol
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.placement import multiplies_bfloat16

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ __all__ = [
     "ALL_WORLDS",
     "POLICIES",
     "describe_worlds",
+    "find_control_policy",
     "is_world_file",
     "load_world",
     "load_world_file",
@@ -48,6 +50,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+_SHAPE_FILE = "team.json"  # of a policy over numbers
 ALL_WORLDS = (  # what the name `all` stands for
     "crafting",
     "lookup",
@@ -227,19 +230,19 @@ def load_worlds(names: Sequence[str]) -> dict[str, World]:
 
 
 def require_train_extra(feature: str) -> None:
-    """Raises an error about the missing extra before any work begins; silences its progress bars where it is
-    installed.
+    """Raises an error about the missing extra before any work begins, and hides notes that its packages log.
+
+    Nothing is imported: settings are checked before that, so that a mistake is told within a second.
 
     Raises:
-        MissingExtra: torch or transformers cannot be imported.
+        MissingExtra: torch, transformers or safetensors is not installed.
     """
     try:
-        import safetensors  # noqa: F401
-        import torch  # noqa: F401
-        import transformers
-    except ImportError as error:
+        missing = [name for name in ("safetensors", "torch", "transformers") if find_spec(name) is None]
+    except (ImportError, ValueError) as error:
         raise MissingExtra("train", feature) from error
-    transformers.utils.logging.disable_progress_bar()
+    if missing:
+        raise MissingExtra("train", feature)
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -302,7 +305,7 @@ def resolve_model_folder(name: str) -> Path:
     cache, or the last policy of a run.
 
     Raises:
-        ConfigError: the model does not exist, or is not on this machine.
+        ConfigError: the model does not exist, is not on this machine, or is a policy over numbers.
         Incomplete, CorruptRecord: see `resolve_policy`.
     """
     from evolvent.models.catalog import CATALOG, locate_model
@@ -319,8 +322,17 @@ def resolve_model_folder(name: str) -> Path:
         names = f"sizes: {', '.join(POLICIES)}; models to fetch: {', '.join(CATALOG)}"
         hint = f"{names}; or a model folder; or a GGUF file; or the folder of a run"
         raise ConfigError([Problem("policy", f"unknown policy {name!r}", hint)])
+    if find_control_policy(name) is not None:
+        hint = f"measure it with evolvent eval {name}, or train it on with evolvent train ppo --policy {name}"
+        raise ConfigError([Problem("policy", f"{name} is a policy over numbers: it reads and writes no text", hint)])
     is_run = any((folder / file).exists() for file in ("stages.jsonl", "run.json"))
     return _last_policy(folder) if is_run else folder
+
+
+def find_control_policy(name: str) -> Path | None:
+    """Returns the folder of a trained policy over numbers: that of a run, or the folder itself; None: it is none."""
+    folder = Path(name)
+    return next((path for path in (folder, folder / "model") if (path / _SHAPE_FILE).is_file()), None)
 
 
 def _check_vocabulary(name: str, policy: Policy, worlds: Sequence[World]) -> None:

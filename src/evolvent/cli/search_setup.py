@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from pydantic import Field, SecretStr, model_validator
 
 from evolvent.belief.named import parse_detector
@@ -16,16 +15,11 @@ from evolvent.cli.prompting import PromptConfig
 from evolvent.cli.registry import POLICIES, resolve_model_folder, resolve_policy
 from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.engine.asks import Engine
-from evolvent.engine.driver import MultiModelEngine
-from evolvent.engine.fitting import engine_for
-from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
 from evolvent.models.catalog import CATALOG
 from evolvent.models.policy import Policy, load_policy
 from evolvent.rollout.search import SearchPlayer
-from evolvent.scale.endpoint_backend import check_tokenizer
-from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
 from evolvent.search.settings import ForestConfig
 from evolvent.search.solving import check_solver
 from evolvent.worlds.base import World
@@ -109,6 +103,8 @@ class SearchPlayerFactory:
             ConfigError: a judge without the head or the words that `search.score` reads; an unknown detector; rStar
                 with a model that cannot read its prompts.
         """
+        from evolvent.scale.judging import JUDGE, make_scorer
+
         model = None if self.judge is self.policy else JUDGE
         scorer = make_scorer(self.judge, search, model=model) if search.uses_judge else None
         uses_judge_solver = search.uses_rstar and search.rstar.discriminator == "judge" and model is not None
@@ -141,6 +137,12 @@ def open_search_policies(config: SearchSetupConfig, worlds: Mapping[str, World])
             that completes solutions may have its own tokenizer.
         EndpointError, TokensMissing: an endpoint that does not answer, or that returns no token ids.
     """
+    import torch
+
+    from evolvent.engine.driver import MultiModelEngine
+    from evolvent.engine.fitting import engine_for
+    from evolvent.scale.judging import JUDGE, combine_engines
+
     torch.set_num_threads(config.threads)
     placement = config.placement
     writer = resolve_policy(
@@ -181,6 +183,9 @@ def _open_remote_engine(
     config: SearchSetupConfig, served_policy: Policy, *, is_judge: bool = False
 ) -> Iterator[Engine]:
     """Opens the engine of a policy behind the endpoint, or behind the judge's endpoint."""
+    from evolvent.engine.remote import RemoteEngine
+    from evolvent.scale.endpoint_backend import check_tokenizer
+
     key = os.environ.get(config.key_env)
     secret = SecretStr(key) if key else None
     url, model = (config.judge_endpoint, config.judge_model) if is_judge else (config.endpoint, config.model)

@@ -16,22 +16,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from rich.console import Console
 
 from evolvent.cli.console import make_console
 from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
-from evolvent.cli.planning import print_plan
-from evolvent.cli.preflight import TrainingRequest, check_request
-from evolvent.cli.settings import Command, parse_command, read_verb
+from evolvent.cli.settings import Command, ParsedCommand, parse_command, read_verb
 from evolvent.cli.train_recipes import RECIPES, RecipeConfig
 from evolvent.cli.training_data import find_run_worlds, holds_episodes, summarize_episodes
-from evolvent.cli.training_job import INTERRUPTED_EXIT_CODE, Logger, TrainingCommand
 from evolvent.errors import ConfigError, EvolventError, Problem, RankFailed, find_nearest, unknown_name_problem
-from evolvent.learn.parallel.ranks import RankCoordinator, join_ranks
-from evolvent.models.adapters import adapt
 from evolvent.view.escape import show_hidden
+
+if TYPE_CHECKING:
+    from evolvent.cli.training_job import Logger
 
 __all__ = ["COMMANDS", "RL_METHODS", "run"]
 
@@ -90,11 +88,19 @@ def run(argv: Sequence[str], console: Console) -> int:
         from evolvent.cli.train_sequence import run as run_sequence
 
         return run_sequence(argv, console)
+    parsed = None
+    if "RANK" not in os.environ:  # ranks tell a mistake together; one process tells it before torch is imported
+        parsed = _parse_arguments(argv, console)
+        if parsed.args is None:
+            return 0
+    from evolvent.cli.training_job import INTERRUPTED_EXIT_CODE, Logger
+    from evolvent.learn.parallel.ranks import RankCoordinator
+
     rank = int(os.environ.get("RANK", "0"))
     logger = Logger(rank, console if rank == 0 else make_console(io.StringIO(), {}), RankCoordinator())
     try:
         with _suppress_warnings(rank), logger.coordinator:
-            return _run_recipe(argv, logger)
+            return _run_recipe(parsed or _parse_arguments(argv, logger.console), logger)
     except RankFailed as error:
         if error.is_reported:
             raise SystemExit(_FAILED) from error
@@ -124,10 +130,32 @@ def _suppress_warnings(rank: int) -> Iterator[None]:
                 logging.getLogger(name).setLevel(level)
 
 
-def _run_recipe(argv: Sequence[str], logger: Logger) -> int:
-    """Parses the arguments, checks that the training can begin, and trains."""
-    name, recipe_argv, card_gib = _parse_recipe(argv)
-    args = parse_command(COMMANDS[name], recipe_argv, logger.console)
+class _ParsedArguments(NamedTuple):
+    """A recipe, its arguments without it, its settings (None: help was shown), and for a plan the card's memory."""
+
+    recipe: str
+    argv: list[str]
+    args: ParsedCommand[RecipeConfig] | None
+    card_gib: float | None
+
+
+def _parse_arguments(argv: Sequence[str], console: Console) -> _ParsedArguments:
+    """Parses the arguments of a recipe. Raises ConfigError with all mistakes in them."""
+    recipe, recipe_argv, card_gib = _parse_recipe(argv)
+    return _ParsedArguments(recipe, recipe_argv, parse_command(COMMANDS[recipe], recipe_argv, console), card_gib)
+
+
+def _run_recipe(parsed: _ParsedArguments, logger: Logger) -> int:
+    """Checks that the training can begin, and trains."""
+    import torch
+
+    from evolvent.cli.planning import print_plan
+    from evolvent.cli.preflight import TrainingRequest, check_request
+    from evolvent.cli.training_job import TrainingCommand
+    from evolvent.learn.parallel.ranks import join_ranks
+    from evolvent.models.adapters import adapt
+
+    name, recipe_argv, args, card_gib = parsed
     if args is None:
         return 0
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)

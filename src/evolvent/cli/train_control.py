@@ -20,7 +20,7 @@ from rich.console import Console
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import print_world_notes
 from evolvent.cli.record import RunRecord, choose_run_folder
-from evolvent.cli.registry import load_worlds
+from evolvent.cli.registry import find_control_policy, load_worlds
 from evolvent.cli.run_setup import (
     EvaluationConfig,
     RunSetup,
@@ -49,7 +49,6 @@ __all__ = [
     "COMMAND",
     "POLICY_NAME",
     "TrainControlConfig",
-    "find_control_policy",
     "is_control_request",
     "load_control_policy",
     "load_control_worlds",
@@ -60,7 +59,6 @@ __all__ = [
 POLICY_NAME = "mlp"
 """The name of an untrained policy over numbers on the command line."""
 _PREFIX = "gymnasium:"
-_SHAPE_FILE = "team.json"
 
 
 class TrainControlConfig(DeviceConfig, WorldsConfig):
@@ -118,12 +116,6 @@ def _read_settings(argv: Sequence[str]) -> dict[str, object]:
     with suppress(OSError, ValueError):
         settings |= tomllib.loads(file.read_text(encoding="utf-8"))
     return {**settings, **values}
-
-
-def find_control_policy(name: str) -> Path | None:
-    """Returns the folder of a trained policy over numbers: that of a run, or the folder itself; None: it is none."""
-    folder = Path(name)
-    return next((path for path in (folder, folder / "model") if (path / _SHAPE_FILE).is_file()), None)
 
 
 def load_control_policy(

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field
 
 from evolvent.cli.registry import resolve_policy as policy_named
@@ -17,33 +16,23 @@ from evolvent.cli.settings import ModelConfig, WorldsConfig
 from evolvent.cli.training_data import EpisodeSummary, holds_episodes, read_data_rows, read_episodes
 from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.annotate import annotate
-from evolvent.learn.learner import TrainConfig
-from evolvent.learn.objectives import (
-    Objective,
-    distill_objective,
-    dpo_objective,
-    outcome,
-    reward_pairs_objective,
-    value_objective,
-    weighted_nll,
-)
-from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.learn.preferences import add_returns, append_outcome_readout, append_readout, build_pairs
 from evolvent.learn.rows import ReadingConfig, read_rows, read_trajectories
+from evolvent.learn.settings import CheckpointConfig, OptimizerConfig, Parallelism, TrainConfig
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake
 from evolvent.models.adapters import AdapterConfig
 from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy
-from evolvent.scale.training import CheckpointConfig
 from evolvent.store.exchange import IMPORTED_VERSIONS
 from evolvent.trajectory import Task, Trajectory
 from evolvent.worlds.base import Parsed, World
 
 if TYPE_CHECKING:
+    import torch
+
+    from evolvent.learn.objectives import Objective
     from evolvent.trajectory import Step
 
 __all__ = ["RECIPES", "PreparedTraining", "RecipeConfig", "RecipeInputs"]
@@ -166,6 +155,8 @@ class SftConfig(RecipeConfig):
         )
 
     def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        from evolvent.learn.objectives import weighted_nll
+
         return PreparedTraining(weighted_nll, partial(self.read_demonstrations, inputs), str(self.threshold))
 
     def _is_above_threshold(self, score: float | None) -> bool:
@@ -185,6 +176,8 @@ class PretrainConfig(RecipeConfig):
         return ReadingConfig(kind="text", context=self.context, overlong=overlong, overlap=self.overlap, join=self.join)
 
     def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        from evolvent.learn.objectives import weighted_nll
+
         def make_sequences(intake: Intake) -> Iterator[TokenSequence]:
             return read_rows(
                 read_data_rows(self.data, intake), inputs.policy, self.make_reading_config(), intake=intake
@@ -247,6 +240,9 @@ class DpoConfig(PairsConfig):
     sft: float = Field(default=0.0, ge=0, description="this times the chosen side's likelihood is learned too")
 
     def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        from evolvent.learn.annotate import annotate
+        from evolvent.learn.objectives import dpo_objective
+
         digest = vocabulary_digest(inputs.policy.tokenizer)
 
         def make_sequences(intake: Intake) -> Iterator[TokenSequence]:
@@ -266,6 +262,8 @@ class RewardConfig(PairsConfig):
         return super().check_episodes(summaries) if self.kind == "pairs" else _check_scores(self.data, summaries)
 
     def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        from evolvent.learn.objectives import outcome, reward_pairs_objective
+
         if self.kind == "scores":
             add_readout = partial(append_outcome_readout, token=inputs.end_token)
             return PreparedTraining(outcome, partial(_read_sequences, self, inputs, add_readout), "scores")
@@ -288,6 +286,8 @@ class ValueConfig(RecipeConfig):
         return _check_scores(self.data, summaries)
 
     def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        from evolvent.learn.objectives import value_objective
+
         append_returns = partial(add_returns, discount=self.discount)
         return PreparedTraining(
             value_objective(huber=self.huber),
@@ -305,6 +305,9 @@ class DistillConfig(SftConfig):
     share: float = Field(default=1.0, gt=0, le=1, description="of the divergence; the rest is likelihood")
 
     def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        from evolvent.learn.annotate import annotate
+        from evolvent.learn.objectives import distill_objective
+
         digest, num_teacher_tokens = (
             vocabulary_digest(inputs.policy.tokenizer),
             min(self.top, len(inputs.policy.tokenizer)),

@@ -18,17 +18,19 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from torch import Tensor
 
 from evolvent.errors import BatchMismatch, Problem, VocabularyMismatch
 from evolvent.models.dialects import Chat, Dialect
 from evolvent.trajectory import Array, Generation, Step, Task, Trajectory, canonical_json
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 __all__ = [
     "Batch",
@@ -503,6 +505,8 @@ def _build_batch(sequences: SequenceSource, rows: Sequence[Row], *, packed: bool
                 pieces.append(sequence.columns[name][1 : feed + 1][sequence.weight[1 : feed + 1] != 0])
             start, document = start + feed, document + 1
     target_positions = np.flatnonzero(weights)
+    import torch
+
     return Batch(
         torch.from_numpy(ids),
         torch.from_numpy(target_positions),
@@ -540,6 +544,8 @@ def block_mask(docs: Tensor) -> Tensor:
 
     Padding (-1) attends to padding before it, so that no row of the softmax is empty.
     """
+    import torch
+
     same = docs[:, None, :, None] == docs[:, None, None, :]
     length = docs.shape[1]
     return same & torch.ones(length, length, dtype=torch.bool, device=docs.device).tril()

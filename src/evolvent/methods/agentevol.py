@@ -25,7 +25,6 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.curate.balance import balance_worlds
-from evolvent.learn.objectives import weighted_nll
 from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
 from evolvent.trajectory import Start, Task, Trajectory
@@ -212,6 +211,8 @@ def agentevol(
     >>> config.iterations, config.samples_per_task
     (3, 4)
     """
+    from evolvent.learn.objectives import weighted_nll
+
     base, cloning_data = policy, merge_data(demonstrations, [], config)
     for number, tokens in enumerate(config.cloning_tokens):
         base = run.fit(base, cloning_data, weighted_nll, tokens=tokens, lr_scale=config.lr_scale if number else 1.0)
@@ -236,6 +237,8 @@ def evolve(
         initial: the policy before cloning, for `start="initial"`; None: the base.
         select: selects the episodes of a round.
     """
+    from evolvent.learn.objectives import weighted_nll
+
     weight, horizon = LearningWeight(config.weight, config.beta), HorizonSchedule(config.horizons, config.horizon_every)
     rounds: list[list[Trajectory]] = []
     policy, best = base, BestPolicy(run, config.select)

@@ -17,6 +17,7 @@ except ImportError as error:
     raise MissingExtra("train", "a language model") from error
 
 from evolvent.errors import Incomplete, ShapeMismatch
+from evolvent.models.tuned import HEAD_FILE
 
 __all__ = ["ValueHead", "fresh_head", "load_head", "save_head"]
 
@@ -24,7 +25,7 @@ __all__ = ["ValueHead", "fresh_head", "load_head", "save_head"]
 class ValueHead(nn.Module):
     """State values from hidden states: `hidden [..., H] -> values [...]`. It starts at value 0 everywhere."""
 
-    FILE = "value_head.safetensors"
+    FILE = HEAD_FILE
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

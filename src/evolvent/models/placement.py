@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -111,6 +112,10 @@ def multiplies_bfloat16() -> bool:
     """Returns whether this CPU multiplies matrices of bfloat16 itself; others convert them, which is slower than
     float32.
     """
+    with suppress(OSError):  # Linux tells without torch
+        flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        if flags is not None:
+            return not {"avx512_bf16", "amx_tile"}.isdisjoint(flags[1].split())
     import torch
 
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")

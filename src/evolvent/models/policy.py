@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,7 +32,6 @@ from evolvent.errors import (
 from evolvent.models.catalog import count_parameters, locate_model, read_weight_shapes
 from evolvent.models.dialects import Chat, Dialect, HistoryMode, Words, dialect_for
 from evolvent.models.gguf import find_gguf, load_gguf, read_gguf_config, read_gguf_header
-from evolvent.models.heads import ValueHead, load_head, save_head
 from evolvent.models.inspection import TokenizerTrial, check_config, check_files, check_finite
 from evolvent.models.placement import (
     DEFAULT_CONTEXT,
@@ -45,6 +45,7 @@ from evolvent.models.quantized import dequantize, is_quantized, load_quantized
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.tuned import (
     FILES,
+    HEAD_FILE,
     attach_adapter,
     base_digest,
     kind_of,
@@ -60,7 +61,16 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+    from evolvent.models.heads import ValueHead
+
 __all__ = ["BaseFolder", "Policy", "load_policy", "refuse_pickle", "tiny_policy"]
+
+try:
+    _HAS_TORCH = find_spec("torch") is not None
+except (ImportError, ValueError):  # it was blocked
+    _HAS_TORCH = False
+if not _HAS_TORCH:
+    raise MissingExtra("train", "a language model")
 
 _NOTE, _BASE = "evolvent.json", "base"
 _TOKENIZERS = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}
@@ -155,6 +165,8 @@ class Policy:
         Of a policy with an adapter, the adapter is written and the location of its base; a base that is in no other
         folder, or has changed there, is written into the folder too.
         """
+        from evolvent.models.heads import save_head
+
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         note: dict[str, Any] = {"format": 1, "dialect": self.dialect.name, "version": self.version}
@@ -170,7 +182,7 @@ class Policy:
         else:
             note["base"] = self._save_adapter(folder)
         self.tokenizer.save_pretrained(folder)
-        (folder / ValueHead.FILE).unlink(missing_ok=True)
+        (folder / HEAD_FILE).unlink(missing_ok=True)
         if self.value_head is not None:
             save_head(self.value_head, folder)
         (folder / _NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
@@ -287,7 +299,7 @@ def load_policy(
     check_finite(model, folder)
     note = _read_note(folder)
     policy_dialect = _dialect_of(tokenizer, model, dialect or note.get("dialect"), history or note.get("history"), note)
-    version, head = int(note.get("version", 0)), load_head(folder, model)
+    version, head = int(note.get("version", 0)), _load_value_head(folder, model)
     base_folder = BaseFolder(folder.resolve(), base_digest(model), dtype)
     policy = Policy(model, tokenizer, policy_dialect, version, head, base=base_folder)
     return _limit_context(policy, context).to(target)
@@ -378,7 +390,7 @@ def _load_adapted(
         tokenizer = _load_tokenizer(folder, model)
         name = dialect or note.get("dialect") or policy_dialect.name
         policy_dialect = _dialect_of(tokenizer, model, name, history or note.get("history"), note)
-    version, head = int(note.get("version", 0)), load_head(folder, model)
+    version, head = int(note.get("version", 0)), _load_value_head(folder, model)
     return replace(
         base_policy, model=model, tokenizer=tokenizer, dialect=policy_dialect, version=version, value_head=head
     )
@@ -423,6 +435,12 @@ def _read_config(folder: Path) -> PreTrainedConfig | None:
         )
         return config
     return None
+
+
+def _load_value_head(folder: Path, model: PreTrainedModel) -> ValueHead | None:
+    from evolvent.models.heads import load_head
+
+    return load_head(folder, model)
 
 
 def _load_model(folder: Path, dtype: torch.dtype | None) -> Any:
@@ -554,7 +572,7 @@ def _check_folder(folder: Path) -> None:
             expected="an architecture of transformers",
         )
     check_config(folder, config, read_weight_shapes(folder))
-    if not any(name.endswith(".safetensors") and name != ValueHead.FILE for name in names):
+    if not any(name.endswith(".safetensors") and name != HEAD_FILE for name in names):
         pickles = sorted(name for name in names if name.endswith(_PICKLES))
         if pickles:
             raise UnsafeFile(

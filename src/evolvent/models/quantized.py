@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evolvent.errors import ConfigError, Incomplete, MissingExtra
-from evolvent.models.heads import ValueHead
+from evolvent.models.tuned import HEAD_FILE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,7 +96,7 @@ def _copy_other_files(source: Path, target: Path) -> None:
     An index of weight files is left out: it would name files of the source that are not here.
     """
     for path in sorted(source.iterdir()):
-        is_weight_file = path.name != ValueHead.FILE and path.name.endswith((".safetensors", ".safetensors.index.json"))
+        is_weight_file = path.name != HEAD_FILE and path.name.endswith((".safetensors", ".safetensors.index.json"))
         if path.is_file() and not is_weight_file and not (target / path.name).exists():
             shutil.copyfile(path, target / path.name)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILES",
+    "HEAD_FILE",
     "NAME",
     "adapter_names",
     "adapter_tensors",
@@ -51,6 +52,8 @@ __all__ = [
     "virtual_tokens",
 ]
 
+HEAD_FILE = "value_head.safetensors"
+"""The file of a value head beside a model."""
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 NAME = "default"  # what peft calls an adapter in a model; files do not know it
 _SETTINGS, _WEIGHTS = FILES

@@ -13,21 +13,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field
 from safetensors.torch import save_file
 
-from evolvent.config import Config
 from evolvent.errors import EvolventError
 from evolvent.files import disk_errors, sync_folder
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.cost import Cost
-from evolvent.learn.learner import FitReport, Learner, TrainConfig, UpdateMetrics
+from evolvent.learn.learner import FitReport, Learner, UpdateMetrics
 from evolvent.learn.monitor import build_monitor
 from evolvent.learn.objectives import Objective
-from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.ranks import Parallelism, Ranks
+from evolvent.learn.parallel.ranks import Ranks
+from evolvent.learn.settings import CheckpointConfig, OptimizerConfig, Parallelism, TrainConfig
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.exchange import write_hf
 from evolvent.models.heads import ValueHead
@@ -43,17 +40,6 @@ _log = logging.getLogger(__name__)
 _START = "adapter-start"
 _HEAD = "value_head."  # how the names of a value head begin in a checkpoint
 _POLL_S = 0.5  # how often it is looked for a new checkpoint
-
-
-class CheckpointConfig(Config):
-    """Settings of the files that a training writes while it runs."""
-
-    every: int = Field(default=200, ge=1, description="updates between checkpoints")
-    last: int = Field(default=2, ge=1, description="how many checkpoints stay")
-    best: Literal["", "loss"] = Field(
-        default="", description="also the checkpoint with the least training loss: 'loss'"
-    )
-    snapshots: bool = Field(default=False, description="publish a model at every checkpoint, for watch and chat")
 
 
 @dataclass(frozen=True)

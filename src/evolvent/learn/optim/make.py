@@ -5,18 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
-from evolvent.config import Config
 from evolvent.errors import ConfigError, MissingExtra, Problem, boundary, unknown_name_problem
 from evolvent.learn.optim.adan import Adan, Lion
 from evolvent.learn.optim.fused import AdaLomo, Lomo
 from evolvent.learn.optim.sophia import SophiaG
+from evolvent.learn.settings import OptimizerConfig
 from evolvent.models.pieces import is_dtensor
 
 __all__ = ["OptimizerConfig", "build_optimizer", "check_fused", "is_builtin"]
@@ -27,34 +26,6 @@ _TORCH_CLASSES = [cls for cls in vars(torch.optim).values() if isinstance(cls, t
 _CLASSES = {
     cls.__name__.lower(): cls for cls in (*_TORCH_CLASSES, *_OWN_CLASSES) if cls.__name__.lower() not in _UNSUPPORTED
 }
-Clipping = Literal["norm", "value", "two_pass", "none"]
-
-
-class OptimizerConfig(Config):
-    """Settings of the optimizer. A setting of None has the default that the optimizer was published with."""
-
-    name: str = Field(default="adamw", description="adamw, lion, adan, sophiag, lomo, adalomo, sgd, adafactor, ...")
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], ...] | None = Field(default=None, description="decay rates")
-    eps: float | None = Field(default=None, gt=0, description="added to denominators")
-    momentum: float | None = Field(default=None, ge=0, lt=1, description="of sgd and its kin")
-    fused: bool = Field(default=True, description="lomo, adalomo: update inside the backward, without gradients")
-    clip: Clipping | None = Field(
-        default=None, description="what train.clip limits; none: the norm (fused lomo: in two passes; adalomo: nothing)"
-    )
-    rho: float | None = Field(default=None, gt=0, description="of sophiag: the larger, the fewer steps are clipped")
-    hessian_every: int | None = Field(default=None, ge=1, description="of sophiag: updates from curvature to curvature")
-
-    @property
-    def fuses(self) -> bool:
-        """Returns whether weights change inside the backward."""
-        return self.fused and self.name in ("lomo", "adalomo")
-
-    @property
-    def clipping(self) -> Clipping:
-        """Returns how gradients are clipped; one setting clips alike fused or not."""
-        if self.clip in ("value", "none") or (self.clip is None and self.name == "adalomo"):
-            return self.clip or "none"
-        return "two_pass" if self.fuses else "norm"
 
 
 def check_fused(config: OptimizerConfig, micro_batches: int, pp: int) -> list[Problem]:

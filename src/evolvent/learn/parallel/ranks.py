@@ -26,15 +26,14 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional as F
 
-from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, RankFailed
+from evolvent.learn.settings import Mesh, Parallelism, Schedule
 
 __all__ = [
     "SINGLE_PROCESS",
@@ -48,53 +47,6 @@ __all__ = [
     "vocab_logprobs",
     "vocab_sample",
 ]
-
-
-Schedule = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "zbv"]
-
-
-@dataclass(frozen=True, slots=True)
-class Mesh:
-    """Ranks in each direction: `pp` pipeline stages, `replicate` copies, `shard` parts of every weight, `tp` parts of
-    every matrix product. Size 1 everywhere is one plain process."""
-
-    pp: int = 1
-    replicate: int = 1
-    shard: int = 1
-    tp: int = 1
-
-    @property
-    def size(self) -> int:
-        """Returns the number of ranks."""
-        return self.pp * self.replicate * self.shard * self.tp
-
-    @property
-    def dp(self) -> int:
-        """Returns the number of shares that the data is split into."""
-        return self.replicate * self.shard
-
-    def __str__(self) -> str:
-        sizes = [("pp", self.pp), ("replicate", self.replicate), ("shard", self.shard), ("tp", self.tp)]
-        return " x ".join(f"{name} {size}" for name, size in sizes if size > 1) or "one process"
-
-
-class Parallelism(Config):
-    """Distribution of one model over processes. The default is one plain process."""
-
-    pp: int = Field(default=1, ge=1, description="pipeline stages")
-    replicate: int = Field(default=1, ge=1, description="whole copies that share the data")
-    shard: int = Field(default=1, ge=1, description="ranks that share the data and hold a part of every weight (FSDP)")
-    tp: int = Field(default=1, ge=1, description="ranks that share every matrix product")
-    schedule: Schedule = Field(default="1f1b", description="order of forwards and backwards in a pipeline")
-    sequence: bool = Field(default=True, description="with tp: share norms and residuals along the sequence too")
-    recompute: bool = Field(default=False, description="keep the inputs of layers only and compute the rest again")
-    compile: bool = Field(default=False, description="torch.compile on every layer")
-    timeout: float = Field(default=600.0, gt=0, description="seconds after which a silent rank ends the training")
-
-    @property
-    def mesh(self) -> Mesh:
-        """Returns the four sizes."""
-        return Mesh(self.pp, self.replicate, self.shard, self.tp)
 
 
 _FAILED, _HERE, _BEAT, _READY = (f"evolvent/{name}" for name in ("failed", "here", "beat", "ready"))
