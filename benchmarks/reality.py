@@ -13,6 +13,9 @@ Packages: tasks of TextArena, Reasoning Gym and ScienceWorld, played well, badly
 (`benchmarks.package_tasks`). In `package_order_wrong` of `package_tasks` the best did not earn most, or nonsense won.
 Both are null, with the reason in `package_missing`, where one of the packages is missing.
 
+Cases: what once failed on public reports, real files and a newcomer's first day (`benchmarks.reality_cases`). Of
+`cases`, `cases_right` are those whose tests ran and passed; `cases_wrong` and `cases_not_run` name the others.
+
     python -m benchmarks.reality --json
 """
 
@@ -25,6 +28,7 @@ from typing import Any
 from benchmarks.call_cases import list_writers, run_cases
 from benchmarks.maths_pairs import grade_pairs, measure_numeric_speed, read_pairs, verify_pairs
 from benchmarks.package_tasks import measure_packages
+from benchmarks.reality_cases import CASES, run_tests
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 
 SEED = 0
@@ -66,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command_line(
         "reality",
         __doc__,
-        quick="a tenth of the calls, an eighth of the pairs, a quarter of the tasks",
+        quick="a tenth of the calls, an eighth of the pairs, a quarter of the tasks, a seventh of the cases",
         save=RESULTS / "reality.json",
     )
     options = parser.parse_args(argv)
@@ -75,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         **measure_calls(NUM_CALL_CASES // (10 if options.quick else 1)),
         **measure_maths(8 if options.quick else 1),
         **measure_packages(quick=options.quick),
+        **run_tests(CASES[:: 7 if options.quick else 1]),
         "seed": SEED,
         **about(
             *("trl", "transformers", "mistral-common", "math-verify", "sympy"),

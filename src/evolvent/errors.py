@@ -426,9 +426,15 @@ def _is_package_file(filename: str) -> bool:
 
 
 def find_nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Returns the choice that is most like `name`, or None where no choice is close."""
-    matches = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    """Returns the choice that is most like `name`, or None where no choice is close.
+
+    >>> find_nearest("GRPO", ["ppo", "grpo"]), find_nearest("grppo", ["ppo", "grpo"]), find_nearest("x", ["ppo"])
+    ('grpo', 'grpo', None)
+    """
+    names = list(choices)
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    same_letters = [choice for choice in names if choice.casefold() == name.casefold()]
+    return next(iter(same_letters or matches), None)
 
 
 def unknown_name_problem(

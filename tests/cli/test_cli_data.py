@@ -211,3 +211,33 @@ def test_calls_as_lists_without_ids_are_masked(tmp_path, capsys):
     assert "has no list in answers" in capsys.readouterr().out
     (masked,) = read(tmp_path / "m.jsonl")
     assert "rain" not in masked["tools"] and row_to_sample(masked).calls[0].arguments != {}
+
+
+def test_a_set_without_rows_is_told(tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    for words in ((), ("--json",)):
+        assert main(["data", "stats", str(tmp_path / "empty.jsonl"), *words]) == 2
+        assert "empty.jsonl has no rows" in capsys.readouterr().err
+
+
+def test_function_calls_of_an_arrow_table_are_those_of_json_lines(tmp_path, capsys):
+    """Tools and arguments of other rows fill the columns of a table with null."""
+    rows = [
+        {
+            "query": query,
+            "tools": [{"name": name, "description": "d", "parameters": {key: {"type": "string", "description": "p"}}}],
+            "answers": [{"name": name, "arguments": {key: "x"}}],
+        }
+        for query, name, key in (("rain?", "rain", "place"), ("late?", "time", "zone"))
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
+    converted = []
+    for name in ("rows.jsonl", "rows.parquet"):
+        target = tmp_path / f"{name}.jsonl"
+        words = ["--ratio", "0", "--to", str(target), "--cache", str(tmp_path / "cache")]
+        assert main(["data", "mask", str(tmp_path / name), *words]) == 0, capsys.readouterr()
+        converted.append([row_to_sample(row) for row in read(target)])
+    assert [sample.calls for sample in converted[0]] == [sample.calls for sample in converted[1]]
+    assert [sample.tools for sample in converted[0]] == [sample.tools for sample in converted[1]]
+    assert [dict(sample.calls[0].arguments) for sample in converted[1]] == [{"place": "x"}, {"zone": "x"}]

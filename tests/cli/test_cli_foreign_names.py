@@ -51,6 +51,8 @@ def test_methods_of_reinforcement_learning_are_recipes_of_train(capsys):
         assert capsys.readouterr().out == shown
     assert main(["train", "grppo", "--policy", "xs"]) == 2
     assert "grpo" in capsys.readouterr().err
+    assert main(["train", "rl", "--method", "GRPO", "--worlds", "lookup"]) == 2
+    assert "did you mean 'grpo'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

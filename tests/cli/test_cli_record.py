@@ -77,3 +77,9 @@ def test_new_folders(tmp_path, monkeypatch):
     (tmp_path / "mine" / "run.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError, match="already holds a run"):
         choose_run_folder("evolve", tmp_path / "mine")
+
+
+def test_a_file_is_no_folder_of_a_run(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(ConfigError, match=r"notes\.txt is a file, expected a folder"):
+        choose_run_folder("eval", tmp_path / "notes.txt")

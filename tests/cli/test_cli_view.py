@@ -42,3 +42,9 @@ def test_open(tmp_path, capsys, monkeypatch):
 def test_no_such_run(tmp_path, capsys):
     assert main(["view", str(tmp_path / "nowhere")]) == 2
     assert "run not found" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_no_run_is_refused_and_stays_empty(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["view", str(tmp_path / "empty")]) == 2
+    assert "does not hold a run" in capsys.readouterr().err and not list((tmp_path / "empty").iterdir())

@@ -176,6 +176,13 @@ def test_tasks_are_those_of_the_asked_size_and_not_those_it_is_measured_on():
         _list_tasks(TrainMATConfig(world="chain", tier="longer", agents=2), "train")  # not those of 12
 
 
+def test_few_training_tasks_are_told_beside_the_measurement(tmp_path):
+    small = ["--episodes", "4", "--mat.rows", "2", "--mat.steps", "2", "--mat.decisions", "4"]
+    told = said(["distinct", "--agents", "4", *small, "--to", str(tmp_path / "few")])
+    assert "test tasks are not among the 5 training tasks, which are few" in " ".join(told.split())
+    assert "which are few" not in said(["relay", "--agents", "3", *small, "--to", str(tmp_path / "many")])
+
+
 def test_what_cannot_be(tmp_path):
     with pytest.raises(ConfigError, match="world"):
         said(["rescu", "--to", str(tmp_path / "a")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import threading
@@ -327,3 +328,63 @@ def test_bad_settings_are_refused(settings, said):
 def test_a_key_in_clear_text_to_another_machine_is_warned_of(caplog):
     Endpoint("http://10.0.0.7/v1", "m", key=SecretStr(KEY))
     assert "is sent unencrypted: use https" in caplog.text and KEY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "thought"),
+    [
+        ([{"type": "text", "text": "hi"}], "hi", None),
+        ([{"type": "text", "text": "h"}, {"type": "output_text", "text": "i"}], "hi", None),
+        (
+            [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "7"}],
+            "7",
+            "Hm.",
+        ),
+        ([{"type": "reasoning", "text": "Hm."}, "7"], "7", "Hm."),
+        ([], "", None),
+    ],
+)
+def test_content_in_parts_is_read_as_text_and_thought(content, text, thought):
+    row = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
+    reply = read_reply(row, chat=True, tokens=False, request_name="here")
+    assert (reply.text, reply.thought) == (text, thought)
+
+
+@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": None}, 7])
+def test_content_with_a_part_that_is_not_text_is_refused(part):
+    row = {"choices": [{"message": {"content": [{"type": "text", "text": "hi"}, part]}}]}
+    with pytest.raises(EndpointError, match="the choice has no text"):
+        read_reply(row, chat=True, tokens=False, request_name="here")
+    with pytest.raises(EndpointError, match="the choice has no text"):
+        read_reply({"choices": [{"text": []}]}, chat=False, tokens=False, request_name="here")
+
+
+def test_an_encoded_answer_is_told_from_one_that_is_not_json():
+    packed = gzip.compress(json.dumps(completion("hi")).encode())
+    with (
+        scripted(lambda *asked: (200, {"content-encoding": "gzip"}, packed)) as (url, _),
+        Endpoint(url, "m") as endpoint,
+    ):
+        with pytest.raises(EndpointError, match="the answer is encoded: got gzip"):
+            say(endpoint)
+
+
+def test_a_model_that_takes_max_completion_tokens_is_asked_so_from_then_on():
+    refusal = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    )
+
+    def answer(number, path, body):
+        return (400, {}, {"error": {"message": refusal}}) if "max_tokens" in body else good(number, path, body)
+
+    with scripted(answer) as (url, script), Endpoint(url, "m") as endpoint:
+        assert [say(endpoint).text for _ in range(2)] == ["hi", "hi"]
+    limits = [[(name, body[name]) for name in body if "tokens" in name] for _, _, body in script.asked]
+    assert limits == [[("max_tokens", 7)], [("max_completion_tokens", 7)], [("max_completion_tokens", 7)]]
+    with (
+        scripted(lambda *asked: (400, {}, {"error": {"message": refusal}})) as (url, script),
+        Endpoint(url, "m") as endpoint,
+    ):
+        with pytest.raises(EndpointError, match="max_completion_tokens"):
+            say(endpoint)
+    assert len(script.asked) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from evolvent.methods.etpo import PUBLISHED as ETPO_PUBLISHED
+from evolvent.methods.etpo import ETPOConfig
 from evolvent.methods.grpo import FAMILY, GRPOConfig
 from evolvent.methods.grpo import build_preset as grpo_preset
 from evolvent.methods.ntpo import NTPOConfig
@@ -41,3 +43,10 @@ def test_r3_and_the_family_of_grpo():
     for kind, preset in FAMILY.items():
         made = grpo_preset(GRPOConfig(kind=kind))
         assert (made.estimator, made.loss) == (preset.estimator, preset.loss), kind
+
+
+def test_etpo():
+    """What an action earned reaches back by default; the published settings do not let it, and have names."""
+    assert (ETPOConfig().gae_lambda, ETPOConfig().token_lambda) == (0.95, 0.95)
+    published = ETPOConfig.model_validate(ETPO_PUBLISHED)
+    assert (published.beta, published.gae_lambda, published.token_lambda) == (0.01, 0.0, 0.0)

@@ -1,7 +1,7 @@
 """Dialects write turns as tokens: what the template says, and never a control token that a world spelled out."""
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers import decoders as token_decoders
 from transformers import PreTrainedTokenizerFast
 
@@ -185,3 +185,66 @@ def test_lines_write_examples_as_the_conversation_continues():
     played = dialect.open("be brief", "1 + 1") + dialect.action("2")
     played += dialect.turn("right\n\n2 + 2", stopped=True) + dialect.action("4")
     assert dialect.open(EXAMPLES, "1 + 2") == played + dialect.turn("right\n\n1 + 2", stopped=True)
+
+
+ZEPHYR = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+MISTRAL = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
+)
+SPACES = {  # how tokenizers put a space before a text: those of Llama 2, of later ones, and none
+    "prepended": (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), None),
+    "first": (None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+    "always": (None, pre_tokenizers.Metaspace(prepend_scheme="always", split=False)),
+    "never": (None, pre_tokenizers.Metaspace(prepend_scheme="never", split=False)),
+}
+
+
+def piece_tokenizer(template: str | None, spaces: str) -> PreTrainedTokenizerFast:
+    """A SentencePiece tokenizer of a few pieces: words with and without their space, letters, bytes."""
+    words = ["Go", "north", "The", "door", "Observation", "Action", "INST"]
+    letters = [chr(code) for code in range(33, 127)]
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *letters]
+    pieces += [word[:end] for word in words for end in range(2, len(word) + 1)] + [f"▁{word}" for word in words]
+    vocabulary = [(piece, -20.0 if len(piece) < 2 else -float(len(words))) for piece in dict.fromkeys(pieces)]
+    core = Tokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
+    normalizer, pre_tokenizer = SPACES[spaces]
+    if normalizer is not None:
+        core.normalizer = normalizer
+    if pre_tokenizer is not None:
+        core.pre_tokenizer = pre_tokenizer
+    core.add_special_tokens([AddedToken(mark, special=True) for mark in ("<s>", "<|user|>", "<|assistant|>", "</s>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@pytest.mark.parametrize("spaces", list(SPACES))
+def test_sentencepiece_tokenizers_put_no_space_between_turns(spaces):
+    for template in (ZEPHYR, MISTRAL):
+        tokenizer = piece_tokenizer(template, spaces)
+        chat = Chat(tokenizer)
+        ids = chat.open("", "Go north") + chat.action("The door")
+        messages = [{"role": "user", "content": "Go north"}, {"role": "assistant", "content": "The door"}]
+        whole = tokenizer.encode(tokenizer.apply_chat_template(messages, tokenize=False), add_special_tokens=False)
+        assert ids == whole[: len(ids)], tokenizer.convert_ids_to_tokens(ids)
+    tokenizer = piece_tokenizer(None, spaces)
+    lines = Lines(tokenizer)
+    ids = lines.open("", "Go north") + lines.action("The door")
+    text = "<s>Observation: Go north\nAction: The door</s>"
+    assert ids == tokenizer.encode(text, add_special_tokens=False), tokenizer.convert_ids_to_tokens(ids)
+
+
+def test_a_template_that_goes_through_the_parts_of_a_content_is_used():
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for part in m.content %}"
+        "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tokenizer = byte_tokenizer(template, ["<|im_start|>", "<|im_end|>"])
+    chat = Chat(tokenizer)
+    plain = Chat(byte_tokenizer(CHATML, ["<|im_start|>", "<|im_end|>"]))
+    assert chat.open("rules", "hi") + chat.action("yes") == plain.open("rules", "hi") + plain.action("yes")

@@ -77,3 +77,17 @@ def test_objects_are_short_and_their_pages_escape(policy):
     assert repr(trajectory).endswith("say/seen/train, 1 step, success=True, return=1.0, ended by world)")
     assert "<li><code>say &lt;b&gt;hello</code> → <b>&lt;i&gt;</b></li>" in trajectory._repr_html_()
     assert "<td>&lt;b&gt;</td>" in MetricsTable([{"a": "<b>"}])._repr_html_()
+
+
+def test_a_policy_and_evaluations_are_short_and_paths_may_be_texts(tmp_path, monkeypatch, policy):
+    monkeypatch.chdir(tmp_path)
+    assert len(repr(policy)) < 200 and "\n" not in repr(policy)
+    policy.save("saved")
+    assert ev.load_policy("saved").version == policy.version
+    world = Say()
+    (row,) = ev.evaluate(ev.Script(lambda world, task: ["hi"]), world, limit=2)
+    assert len(repr(row)) < 200 and row._repr_html_().startswith("<code>Evaluation(world=&#x27;say&#x27;")
+    with ev.local_run("run", world, panel=EvaluationPanel(limit=2), max_tokens=2) as run:
+        run.evaluate(policy, 0)
+    ev.report(run.folder, "mine.html")
+    assert Path("mine.html").is_file()

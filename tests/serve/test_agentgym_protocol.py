@@ -93,6 +93,14 @@ def test_textcraft(server, http):
     }
 
 
+def test_recipes_and_a_goal_of_the_caller_are_refused(server, http):
+    """Tasks are those of the world: a request that another task would answer is not answered silently."""
+    for body in ({"goal": "stick"}, {"commands": "craft 1 a using 1 b", "goal": "a"}):
+        answer = http.post(f"{server.mount('textcraft')}/create", json=body)
+        assert answer.status_code == 422 and "POST /reset with data_idx" in answer.text, answer.text
+    assert http.post(f"{server.mount('textcraft')}/create", json={"commands": None, "goal": ""}).status_code == 200
+
+
 def test_a_folder_of_recipes_speaks_exactly_as_textcraft(http, tmp_path):
     recipes = {
         "oak_planks": {

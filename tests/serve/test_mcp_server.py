@@ -293,3 +293,11 @@ def test_the_guard_stands_before_it():
             assert client.said["serverInfo"]["name"] == "evolvent/till"
         with closing(Raw(address, authorization=f"Bearer {token}", origin="https://evil.example")) as client:
             assert client.post("initialize").status_code == 403
+
+
+def test_an_address_may_end_in_mcp(served):
+    """As the MCP inspector wants it; the session is that of the shorter address."""
+    with session(served[0], "till/mcp") as client:
+        tools = client.post("tools/list").json()["result"]["tools"]
+        client.url = client.url.removesuffix("/mcp")
+        assert tools and client.post("tools/list").json()["result"]["tools"] == tools

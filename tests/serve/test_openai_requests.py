@@ -185,12 +185,47 @@ def test_the_client_parses_replies(client):
     assert text.startswith("{")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("is_call", [False, True])
+def test_a_reply_beside_tools_calls_them_or_fits_its_schema(client, policy, is_call, stream):
+    pytest.importorskip("llguidance")
+    schema = {
+        "type": "object",
+        "properties": {"door": {"type": "boolean"}},
+        "required": ["door"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    (brace,) = policy.tokenizer.encode("{")
+    bias = {str(brace): -100 if is_call else 100} | {str(stop): 100 for stop in policy.dialect.stop_ids}  # ends early
+    asked = {"tools": [LOOK], "response_format": form, "logit_bias": bias, "max_tokens": 200}
+    reply = chat(client, **asked, stream=stream)
+    if stream:
+        deltas = [choice.delta for chunk in reply for choice in chunk.choices]
+        text = "".join(delta.content or "" for delta in deltas)
+        calls = [call.function.name for delta in deltas for call in delta.tool_calls or () if call.function.name]
+    else:
+        message = reply.choices[0].message
+        text, calls = message.content, [call.function.name for call in message.tool_calls or ()]
+    if is_call:
+        assert not text and calls == ["look"]
+    else:
+        assert not calls and set(json.loads(text)) == {"door"}
+
+
+def test_a_required_call_or_no_call_decides_what_a_format_means(client):
+    pytest.importorskip("llguidance")
+    asked = {"tools": [LOOK], "response_format": {"type": "json_object"}, "max_tokens": 300}
+    named = {"type": "function", "function": {"name": "look"}}
+    assert chat(client, tool_choice=named, **asked).choices[0].message.tool_calls
+    assert chat(client, tool_choice="none", **asked, seed=1).choices[0].message.content.startswith("{")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"response_format": {"type": "xml"}}, "unknown type 'xml'"),
         ({"response_format": {"type": "json_schema"}}, "for example"),
-        ({"response_format": {"type": "json_object"}, "tools": [LOOK]}, "cannot call tools"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
             "guarantee the format",

@@ -15,7 +15,7 @@ from evolvent.view import page, read_run, report
 from evolvent.view.data import ReportData, RunInfo, Token
 from evolvent.view.document import _token_class as token_class
 from evolvent.view.escape import clip, mark_hidden, show_hidden
-from evolvent.view.sections import flatten_settings
+from evolvent.view.sections import _COUNT_NAMES, _COUNT_NOTES, flatten_settings
 
 VOID = {"meta", "br", "link", "img"}
 
@@ -89,6 +89,16 @@ def test_seed_settings_versions_and_command_are_shown(run: Path) -> None:
     text = page(read_run(run))
     for shown in ("agentevol.temperature", "train.weight_decay", "2.13.0", "evolvent evolve --seed 0", "Exploration"):
         assert shown in text
+
+
+def test_every_count_of_the_cost_is_explained_below_its_table(run: Path) -> None:
+    from evolvent.engine.driver import _COUNTS
+
+    assert {*_COUNT_NAMES, *_COUNTS, "fed"} <= set(_COUNT_NOTES)
+    text = page(read_run(run))
+    table = text[text.index('aria-label="Cost by arm and verb"') :]
+    shown = [name for name in _COUNT_NAMES if f'<th scope="col">{name.replace("_", " ")}</th>' in table]
+    assert shown and all(_COUNT_NOTES[name] in table for name in shown)
 
 
 def test_secrets_in_the_settings_are_hidden() -> None:
@@ -172,3 +182,9 @@ def test_long_texts_are_cut_and_say_so() -> None:
     assert clip("x" * 1005, 5) == "xxxxx [1,000 more characters are not shown]"
     assert clip("x" * 5, 5) == "xxxxx"
     assert len(mark_hidden("<" * 100_000)) < 20_000
+
+
+def test_settings_are_folded(run: Path) -> None:
+    text = page(read_run(run))
+    summaries = re.findall(r'<details class="settings"><summary>(\w+) <span class="quiet">(\d+) lines?<', text)
+    assert [name for name, _ in summaries] == ["Configuration", "Versions"] and int(summaries[0][1]) > 0

@@ -75,6 +75,15 @@ def test_the_door_gives_a_cookie_and_hides_the_token(server):
         assert client.get("/", headers={"Cookie": f"x{own}"}).status_code == 403
 
 
+def test_a_browser_without_the_token_gets_a_page_and_programs_json(server):
+    with bare(server) as client:
+        page = client.get("/runs", headers={"Accept": "text/html,application/xhtml+xml"})
+        assert page.status_code == 403 and page.headers["content-type"].startswith("text/html")
+        assert "evolvent view --serve" in page.text and TOKEN not in page.text
+        assert page.headers["content-security-policy"] == "default-src 'none'"
+        assert client.get("/runs", headers={"Accept": "application/json"}).json()["kind"] == "AccessDenied"
+
+
 def test_it_only_reads(server):
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         for path in ("/", "/boards", f"/run/{server.key('one')}"):

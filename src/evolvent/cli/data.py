@@ -122,6 +122,8 @@ def _run_stats(argv: Sequence[str], console: Console) -> int:
     refused: list[str] = []
     forms: Counter[str] = Counter()
     stats = describe(_convert_rows(read_located_rows(args.data, refused), refused, forms, convert=None))
+    if not stats.rows and not refused:
+        raise ConfigError([Problem("data", f"{args.data} has no rows", "check that it is the right file or folder")])
     if args.json:
         figures = {**asdict(stats), "forms": dict(forms), "refused": len(refused)}
         console.print(json.dumps(figures, indent=1), soft_wrap=True)

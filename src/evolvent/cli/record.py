@@ -64,7 +64,7 @@ def choose_run_folder(verb: str, output_dir: Path | None) -> Path:
     """Returns the folder of a new run: the requested one, or the first free `runs/VERB-N`.
 
     Raises:
-        ConfigError: the folder holds a run already.
+        ConfigError: the folder holds a run already, or is a file.
     """
     if output_dir is None:
         with disk_errors(RUNS):
@@ -72,6 +72,9 @@ def choose_run_folder(verb: str, output_dir: Path | None) -> Path:
         return RUNS / next(
             name for name in (f"{verb}-{n}" for n in range(1, len(existing_names) + 2)) if name not in existing_names
         )
+    if output_dir.exists() and not output_dir.is_dir():
+        hint = "choose the name of a new folder"
+        raise ConfigError([Problem("output_dir", f"{output_dir} is a file, expected a folder", hint)])
     if (output_dir / "run.json").exists() or (output_dir / "config.toml").exists():
         raise ConfigError(
             [

@@ -50,6 +50,7 @@ __all__ = [
     "run",
 ]
 
+_FEW_TASKS = 20  # training tasks below which a team is told to know these alone
 _GAMES = ("climbing", "penalty", "team", "distinct", "chain")
 TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt")
 FOREIGN_WORLDS: Mapping[str, int] = {
@@ -242,8 +243,18 @@ def run(argv: Sequence[str], console: Console) -> int:
         with record_run(folder, RunRecord("train mat", config, config.mat.seed, (config.mat.kind,), "mat")):
             trained = _train_team(folder, config, batch, console)
             _measure_team(folder, config, trained, console)
+            _print_few_tasks(batch.tasks, _list_tasks(config, "test"), console)
     console.print(show_hidden(f"policy {folder / 'policy'}"), soft_wrap=True)
     return 0
+
+
+def _print_few_tasks(learned: Sequence[Any], measured: Sequence[Any], console: Console) -> None:
+    """Says so where a team has learned on few tasks and was measured on others."""
+    unseen = {task.id for task in measured} - {task.id for task in learned}
+    if unseen and len(learned) < _FEW_TASKS:
+        line = f"{len(unseen)} of {len(measured)} test tasks are not among the {len(learned)} training tasks,"
+        line += " which are few"
+        console.print(f"{line}: success in training does not carry over to them", soft_wrap=True)
 
 
 def _list_tasks(config: TrainMATConfig, split: str) -> list[Any]:

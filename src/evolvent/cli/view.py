@@ -16,6 +16,15 @@ from evolvent.errors import ConfigError, EvolventError, Problem
 
 __all__ = ["read_leaderboard", "run"]
 
+_RUN_FILES = (
+    "run.json",
+    "config.toml",
+    "stages.jsonl",
+    "metrics.jsonl",
+    "results.jsonl",
+    "searches.jsonl",
+    "trajectories",
+)
 _SHUTDOWN_TIMEOUT_S = 2  # how long requests may take to end when the viewer is stopped
 
 
@@ -50,6 +59,9 @@ def run(argv: Sequence[str], console: Console) -> int:
         return _serve_viewer(args, console)
     from evolvent.view import report
 
+    if args.run.is_dir() and not any((args.run / marker).exists() for marker in _RUN_FILES):
+        hint = "pass the folder of a run (evolvent runs list), or --serve to view all runs below a folder"
+        raise ConfigError([Problem("run", f"{args.run} does not hold a run", hint)])
     path: Path = args.output_path or args.run
     path = path / "report.html" if path.is_dir() or not args.output_path else path
     report(args.run, path)

@@ -50,6 +50,7 @@ _PERMANENT_CODES = frozenset(
 _OVERFLOW = re.compile(r"context[ _-]?(length|window|size)|maximum (input|prompt) length|prompt is too long", re.I)
 _CHECK_S = 15.0  # how long to wait for an endpoint before anything is played
 _UPDATE = "/update_weights_from_disk"  # SGLang's name, outside the versioned paths
+_NEW_LIMIT = "max_completion_tokens"  # instead of max_tokens
 _GRACE_S = 10.0  # a call ends by itself at its deadline; where a connection trickles, its thread is left behind
 
 
@@ -126,6 +127,7 @@ class Endpoint:
         )
         self._closed, self._lock, self._rng = threading.Event(), threading.Lock(), Random()
         self._requests = self._retries = self._prompt = self._completion = 0
+        self._renames_max_tokens = False
 
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, {self.model!r})"
@@ -265,7 +267,15 @@ class Endpoint:
         fields = {"model": self.model, **body, **self._extra}
         headers = {} if session is None else {SESSION_HEADER: session}
         url, payload = self.base_url + path, {key: value for key, value in fields.items() if value is not None}
-        row = self._request_json("POST", url, payload, headers, wait_s=self.timeout_s)
+        if self._renames_max_tokens:
+            payload = _rename_max_tokens(payload)
+        try:
+            row = self._request_json("POST", url, payload, headers, wait_s=self.timeout_s)
+        except EndpointError as error:
+            if error.value != 400 or _NEW_LIMIT not in (error.hint or "") or "max_tokens" not in payload:
+                raise
+            row = self._request_json("POST", url, _rename_max_tokens(payload), headers, wait_s=self.timeout_s)
+            self._renames_max_tokens = True
         return self._count_tokens(
             self._parse_reply(row, chat=path.startswith("/chat"), tokens=tokens, request_name=f"POST {url}")
         )
@@ -340,6 +350,14 @@ class Endpoint:
         error_body = row.get("error") if isinstance(row, Mapping) else None
         if status < 300 and not error_body:
             if row is None:
+                encoding = response.headers.get("content-encoding", "identity")
+                if encoding.lower() not in ("", "identity"):
+                    raise EndpointError(
+                        f"{request_name}: the answer is encoded",
+                        value=self._redact(encoding),
+                        expected="the plain text that was asked for",
+                        hint="turn the compression of the server or proxy off",
+                    )
                 raise EndpointError(
                     f"{request_name}: the answer is not JSON", value=ascii(self._redact(_decode_excerpt(data)))
                 )
@@ -374,6 +392,11 @@ class Endpoint:
     def _redact(self, text: str) -> str:
         """Returns the text without the key, trimmed to a readable length."""
         return (text if self._secret is None else text.replace(self._secret, "***"))[:_MESSAGE_CHARS]
+
+
+def _rename_max_tokens(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a request with the limit under the only name that newer models of OpenAI take."""
+    return {_NEW_LIMIT if name == "max_tokens" else name: value for name, value in payload.items()}
 
 
 def _deadline_error(request_name: str, deadline: Deadline) -> EndpointError:

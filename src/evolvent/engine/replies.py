@@ -91,8 +91,9 @@ def read_reply(row: object, *, chat: bool, tokens: bool, request_name: str) -> R
             f"{request_name}: the answer has no choice", value=ascii(row)[:200], expected="a completion"
         )
     message = choice.get("message") if chat else choice
-    text = message.get("content" if chat else "text") if isinstance(message, Mapping) else None
-    if not isinstance(message, Mapping) or not (isinstance(text, str) or (chat and text is None)):
+    content = message.get("content" if chat else "text") if isinstance(message, Mapping) else None
+    text, part_thoughts = _join_parts(content) if chat and isinstance(content, list) else (content, "")
+    if not isinstance(message, Mapping) or not (isinstance(text, str) or (chat and content is None)):
         raise EndpointError(f"{request_name}: the choice has no text", value=ascii(choice)[:200], expected="a message")
     finish_reason = choice.get("finish_reason")
     if finish_reason == "content_filter":
@@ -111,7 +112,7 @@ def read_reply(row: object, *, chat: bool, tokens: bool, request_name: str) -> R
     counts = usage if isinstance(usage, Mapping) else {}
     return Reply(
         _replace_surrogates(text or ""),
-        _parse_reasoning(message),
+        _parse_reasoning(message) or _replace_surrogates(part_thoughts.strip()) or None,
         "length" if finish_reason == "length" else "stop",
         _parse_name(row, "model"),
         _parse_name(row, "system_fingerprint"),
@@ -134,6 +135,29 @@ def _parse_name(row: Mapping[str, Any], key: str) -> str:
 def _parse_count(usage: Mapping[str, Any], key: str) -> int:
     value = usage.get(key)
     return value if isinstance(value, int) and value > 0 else 0
+
+
+def _join_parts(parts: Sequence[object]) -> tuple[str | None, str]:
+    """Joins the parts of a content, as Mistral's reasoning models send it: its texts, and its thoughts.
+
+    The texts are None where a part is of another kind: an image or audio is not a reply that can be read.
+
+    >>> _join_parts([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "7"}])
+    ('7', 'Hm.')
+    """
+    texts, thoughts = [], []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping) and part.get("type") in ("thinking", "reasoning"):
+            thought = part.get("thinking") or part.get("text") or part.get("reasoning") or ""
+            is_nested = isinstance(thought, list)
+            thoughts.append((_join_parts(thought)[0] or "") if is_nested else str(thought))
+        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            return None, ""
+    return "".join(texts), "".join(thoughts)
 
 
 def _parse_reasoning(message: Mapping[str, Any]) -> str | None:

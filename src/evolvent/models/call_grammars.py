@@ -61,6 +61,7 @@ def build_grammar(
     fenced: bool = False,
     spaced: bool = False,
     marks: Mapping[str, int] | None = None,
+    answer_schema: Mapping[str, Any] | None = None,
 ) -> Grammar:
     """Builds the grammar of answers to a request with these tools.
 
@@ -68,6 +69,7 @@ def build_grammar(
         abstain: the text of an answer without calls; None: a call is required.
         fenced: a fence of back-quotes may stand around the answer.
         spaced: for a vocabulary of whole words. marks: tokens that stand for a tag of "xml".
+        answer_schema: an answer without calls may also be JSON of this schema.
     Raises:
         SampleInvalid: tools that cannot be told apart, names that the form cannot hold, or see
             `call_schemas.narrow`.
@@ -93,6 +95,8 @@ def build_grammar(
     expression = " | ".join(filter(None, [answer, *alternatives]))
     if fenced:
         expression = f'({expression}) | "```\\n" ({expression}) "\\n```"'
+    if answer_schema is not None:
+        expression = f"{expression} | {builder.json_rule(answer_schema)}"
     prefix = "" if spaced else '" "? '
     return Grammar(
         f"{_HEAD}start: {prefix}({expression})\n" + "\n".join(builder.rules) + "\n", frozenset(builder.vocabulary)

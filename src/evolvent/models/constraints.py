@@ -107,26 +107,35 @@ class CallConstraints:
         self._lock = Lock()
 
     def for_tools(
-        self, tools: Sequence[Tool], *, form: CallForm, abstain: str | None = "[]", fenced: bool = False
+        self,
+        tools: Sequence[Tool],
+        *,
+        form: CallForm,
+        abstain: str | None = "[]",
+        fenced: bool = False,
+        answer_schema: JsonObject | None = None,
     ) -> GrammarConstraint:
         """Returns the constraint of an answer to a request with these tools, at its beginning.
 
         Args:
             form: how calls are written. A vocabulary of whole words has "words" alone.
-            abstain, fenced: see `call_grammars.grammar`.
+            abstain, fenced, answer_schema: see `call_grammars.build_grammar`.
         Raises:
             SampleInvalid: tools, or schemas, that no constraint can be made of, or that are beyond a bound of
                 `grammar_limits`; it says which and why.
             VocabularyMismatch: a name with a word that the policy does not know. ConfigError: see `grammar`.
         """
+        if answer_schema is not None and self._spaced:
+            raise ConfigError("a policy over whole words cannot write JSON", expected="a policy over pieces of words")
         rows = [[tool.name, dict(tool.parameters)] for tool in tools]
         try:
-            key = canonical_json([rows, form, abstain, fenced])
+            key = canonical_json([rows, form, abstain, fenced, answer_schema])
         except (TypeError, ValueError, RecursionError) as error:
             raise SampleInvalid("the schemas of the tools are not JSON", value=str(error)) from error
 
         def build() -> GrammarConstraint:
-            needs_trial = check_schemas([tool.parameters for tool in tools])
+            schemas = [tool.parameters for tool in tools] + ([] if answer_schema is None else [answer_schema])
+            needs_trial = check_schemas(schemas)
             call_grammar = build_grammar(
                 tools,
                 form=form,
@@ -135,6 +144,7 @@ class CallConstraints:
                 fenced=fenced,
                 spaced=self._spaced,
                 marks=self._marks,
+                answer_schema=answer_schema,
             )
             return self._build_constraint(call_grammar, needs_trial=needs_trial)
 

@@ -18,6 +18,17 @@ __all__ = ["ENTRY_PATH", "require_token"]
 ENTRY_PATH = "/enter/"
 """Before the token, in the address that opens the viewer."""
 
+_EXPECTED = "the whole address that `evolvent view --serve` printed"
+_PAGE = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark"><title>No access</title></head>
+<body><h1>No access</h1><p>The token is missing or wrong. Open {_EXPECTED}.</p></body></html>
+""".encode()
+_PAGE_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'"),
+]
 _COOKIE = "HttpOnly; SameSite=Lax; Path=/"  # Strict would not come back from a link in another program's page
 
 
@@ -48,12 +59,9 @@ def require_token(app: App, token: str) -> App:
             request_headers.get(b"authorization", b"").decode("latin-1"), bearer
         ) or _equal_in_constant_time(_cookie_value(request_headers.get(b"cookie", b"").decode("latin-1"), name), token):
             return await app(scope, receive, send)
-        row = {
-            "kind": "AccessDenied",
-            "message": "no token, or a wrong one",
-            "status": 403,
-            "expected": "the whole address that `evolvent view --serve` printed",
-        }
+        row = {"kind": "AccessDenied", "message": "no token, or a wrong one", "status": 403, "expected": _EXPECTED}
+        if scope["type"] == "http" and b"text/html" in request_headers.get(b"accept", b""):
+            return await send_response(send, 403, _PAGE, headers=_PAGE_HEADERS, kind=b"text/html; charset=utf-8")
         return await reject(scope, send, status=403, body=json.dumps(row).encode())
 
     return guard

@@ -50,6 +50,19 @@ _SPEED_METRICS = (
     ("evaluate", "env_steps_per_s", "Evaluating, env steps/s"),
 )
 _COUNT_NAMES = ("generated", "computed", "padded", "trained", "env_steps", "episodes")
+_COUNT_NOTES: Mapping[str, str] = {
+    "generated": "tokens that a policy wrote",
+    "computed": "token positions that went through the model, prompts included",
+    "recomputed": "positions that were computed again after their memory was given away",
+    "padded": "positions that were computed for padding alone",
+    "shared": "prompt positions that were not computed again, because another text begins alike",
+    "forwards": "passes through the model",
+    "trained": "tokens that a loss was taken on",
+    "fed": "tokens that were fed to the model in training, context included",
+    "env_steps": "actions that environments took",
+    "episodes": "episodes that ended",
+}
+
 _MAX_DEPTH = 8
 _ByStage = dict[tuple[str, str], list[tuple[float, float]]]
 
@@ -74,6 +87,11 @@ class Cost:
     counts: tuple[str, ...]
     seconds: float
     totals: Mapping[str, float]
+
+    @property
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """Returns (name, explanation) of the counts that are shown."""
+        return tuple((name, _COUNT_NOTES[name]) for name in self.counts if name in _COUNT_NOTES)
 
 
 def arm_style(name: str, main: str = "evolve") -> ArmStyle:

@@ -190,7 +190,19 @@ class AgentGymMount:
         return f"This is environment {self.dialect.title}." if self.dialect.shape == "object" else "ok"
 
     async def create(self, body: Mapping[str, object]) -> Json:
-        """Creates a session. TextCraft starts an episode at once; the folder in its request is never read."""
+        """Creates a session. TextCraft starts an episode at once; the folder in its request is never read.
+
+        Raises:
+            SampleInvalid: recipes or a goal of the caller: tasks are those of the world.
+        """
+        given = [name for name in ("commands", "goal") if self.dialect.name == "textcraft" and body.get(name)]
+        if given:
+            raise SampleInvalid(
+                f"{' and '.join(given)} cannot be chosen here",
+                value=str(body[given[0]])[:80],
+                expected="null",
+                hint="choose a task by its number: POST /reset with data_idx; GET /goal and GET /commands tell them",
+            )
         session = await self._host.create(self._name, short=True)
         play = Play(int(session), session, high=self._world.reward_range[1])
         self._plays[play.number] = play

@@ -1,5 +1,7 @@
 """Worlds as MCP servers: each world at `/mcp/<world>` over streamable HTTP, with the official SDK (extra `mcp`).
 
+`/mcp/<world>/mcp` is the same, for clients that take only addresses that end in `/mcp` (the MCP inspector).
+
 The convention: one MCP session is one client session, one episode at a time.
 
 - `evolvent_reset(task?, index?, seed?)` starts (or restarts) an episode and answers with the first observation.
@@ -52,7 +54,7 @@ class McpDialect:
         names = host.worlds if self._worlds is None else self._worlds
         mounts = [(name, self._mounted(host, task_index, name=name, idle_s=self._idle_s)) for name in names]
         self._mounts = [mount for _, mount in mounts]
-        return [Route(f"/mcp/{name}", mount) for name, mount in mounts]
+        return [Route(f"/mcp/{name}{end}", mount) for name, mount in mounts for end in ("", "/mcp")]
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:

@@ -39,7 +39,6 @@ from evolvent.errors import (
     ConfigError,
     ContextOverflow,
     EvolventError,
-    Problem,
     boundary,
     unknown_name_problem,
 )
@@ -445,14 +444,14 @@ class PolicyDialect:
         )
         # Grammars are built in a thread, since a large one is compiled in another process first.
         schema, constraint = read_response_schema(chat_request.response_format), None
-        if schema is not None:
-            constraint = await asyncio.to_thread(self._constrain_format, schema, offer)
-        if offer.is_required:
-            await asyncio.to_thread(self._get_renderer().prepare, offer)
+        if schema is not None and not offer.tools:
+            constraint = await asyncio.to_thread(self._get_renderer().constrain_schema, schema)
+        elif schema is not None or offer.is_required:
+            await asyncio.to_thread(self._get_renderer().prepare, offer, schema)
         with ExitStack() as open_turn:
             turn = self._begin_turn(messages, name, form, open_turn)
             read_key, stored_key = (name.session, name.session) if turn is None else turn.cache_keys
-            rendered, prompt = self._render_chat(messages, offer, read_key)
+            rendered, prompt = self._render_chat(messages, offer, read_key, answer_schema=schema)
             note = partial(self._store_reply, messages, session_key(stored_key, offer))
             if constraint is None and rendered is not None:
                 constraint = rendered.constraint
@@ -462,26 +461,20 @@ class PolicyDialect:
             return await self._answer_request(request, chat_request, writer, [prompt], turn, open_turn)
 
     def _render_chat(
-        self, messages: Sequence[Message], offer: ToolOffer, session: str | None
+        self,
+        messages: Sequence[Message],
+        offer: ToolOffer,
+        session: str | None,
+        *,
+        answer_schema: JsonObject | None = None,
     ) -> tuple[RenderedChat | None, list[int]]:
         """Returns the prompt of a conversation, and with tools how its reply is read."""
         policy, session = self._generator.policy, session_key(session, offer)
         if offer.tools or any(message.calls or message.role == "tool" for message in messages):
-            rendered = self._get_renderer().render(messages, offer)
+            rendered = self._get_renderer().render(messages, offer, answer_schema=answer_schema)
             after = partial(rendered.tokens_after, policy=policy)
             return rendered, self._conversations.continue_templated(messages, session, after) or rendered.ids
         return None, self._conversations.encode_prompt(messages, policy.dialect, session)
-
-    def _constrain_format(self, schema: JsonObject, offer: ToolOffer) -> Constraint:
-        """Returns the constraint of a reply that fits a schema.
-
-        Raises:
-            ConfigError: a schema beside tools, or one that this server cannot guarantee.
-        """
-        if offer.tools:
-            hint = "leave out one of them, or set tool_choice to 'none'"
-            raise ConfigError([Problem("response_format", "a reply of this form cannot call tools", hint)])
-        return self._get_renderer().constrain_schema(schema)
 
     def _echo_texts(self, completion_request: CompletionRequest, prompts: Sequence[list[int]]) -> list[str]:
         """Returns the texts of the prompts."""

@@ -300,9 +300,13 @@ class ToolRenderer:
         """Returns whether the renderer fits this policy too: other weights with the same tokenizer."""
         return policy.tokenizer is self._policy.tokenizer
 
-    def render(self, messages: Sequence[Message], offer: ToolOffer) -> RenderedChat:
+    def render(
+        self, messages: Sequence[Message], offer: ToolOffer, *, answer_schema: JsonObject | None = None
+    ) -> RenderedChat:
         """Renders the conversation with its tools as tokens.
 
+        Args:
+            answer_schema: a reply that makes no call is JSON of this schema; None: it is free text.
         Raises:
             ConfigError: messages that cannot be continued, or a guarantee that cannot be given here.
             SampleInvalid: text that contains control marks, or is refused by the template; schemas that no constraint
@@ -311,7 +315,8 @@ class ToolRenderer:
         """
         _check_order(messages)
         turns = [replace(message, role="system") if message.role == "developer" else message for message in messages]
-        prompt = self._constrained_prompt if offer.is_required else self.prompt
+        is_constrained = offer.is_required or (answer_schema is not None and bool(offer.tools))
+        prompt = self._constrained_prompt if is_constrained else self.prompt
         if isinstance(prompt, ChatTools):
             sample = CallSample("request", tuple(turns), offer.tools)
             text, ids = prompt.render(sample).prompt, prompt.tokens(sample).prompt
@@ -319,12 +324,12 @@ class ToolRenderer:
             system = turns.pop(0).text if turns[0].role == "system" else ""
             sample = CallSample("request", tuple(turns), offer.tools)
             text, ids = "", self._policy.dialect.open(system, prompt.render(sample).prompt)
-        constraint = self._make_constraint(offer, prompt) if offer.is_required else None
+        constraint = self._make_constraint(offer, prompt, answer_schema) if is_constrained else None
         return RenderedChat(prompt, sample, ids, text, offer, constraint)
 
-    def prepare(self, offer: ToolOffer) -> None:
-        """Builds the constraint of a required call, so that `render` finds it ready; raises what `render` raises."""
-        self._make_constraint(offer, self._constrained_prompt)
+    def prepare(self, offer: ToolOffer, answer_schema: JsonObject | None) -> None:
+        """Builds the constraint of a reply, so that `render` finds it ready; raises what `render` raises."""
+        self._make_constraint(offer, self._constrained_prompt, answer_schema)
 
     def constrain_schema(self, schema: JsonObject) -> Constraint:
         """Returns the constraint of a reply that is JSON of a schema.
@@ -339,11 +344,10 @@ class ToolRenderer:
                 self._schemas = CallConstraints(self._policy)
             return self._schemas.for_schema(schema)
         except (MissingExtra, ConfigError, SampleInvalid) as error:
-            problem = f"this server cannot guarantee the format: {error}"
-            raise ConfigError([Problem("response_format", problem, "leave it out, or simplify the schema")]) from error
+            raise _format_error(error) from error
 
-    def _make_constraint(self, offer: ToolOffer, prompt: ToolPrompt) -> Constraint:
-        """Returns the constraint of a reply that must call."""
+    def _make_constraint(self, offer: ToolOffer, prompt: ToolPrompt, answer_schema: JsonObject | None) -> Constraint:
+        """Returns the constraint of a reply that must call, or else has the form of an answer."""
         try:
             from evolvent.models.constraints import CallConstraints
 
@@ -351,7 +355,10 @@ class ToolRenderer:
                 limits = AnswerLimits() if offer.allows_several else AnswerLimits(calls=1)
                 self._constraints[offer.allows_several] = CallConstraints(self._policy, limits=limits)
             build_constraint = partial(
-                self._constraints[offer.allows_several].for_tools, offer.callable_tools, abstain=None
+                self._constraints[offer.allows_several].for_tools,
+                offer.callable_tools,
+                abstain=None,
+                answer_schema=None if offer.is_required else answer_schema,
             )
             if isinstance(prompt, ChatTools):
                 form = next(form for form in _CONSTRAINABLE if form == prompt.form)
@@ -362,8 +369,15 @@ class ToolRenderer:
                 else build_constraint(form="json", fenced=True)
             )
         except (MissingExtra, ConfigError) as error:
+            if not offer.is_required:
+                raise _format_error(error) from error
             problem = f"this server cannot guarantee a call: {error}"
             raise ConfigError([Problem("tool_choice", problem, "use tool_choice 'auto'")]) from error
+
+
+def _format_error(error: Exception) -> ConfigError:
+    problem = f"this server cannot guarantee the format: {error}"
+    return ConfigError([Problem("response_format", problem, "leave it out, or simplify the schema")])
 
 
 def _check_order(messages: Sequence[Message]) -> None:
