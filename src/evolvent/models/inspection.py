@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from threading import Thread
@@ -93,7 +94,7 @@ def check_files(folder: Path) -> None:
             )
 
 
-def check_config(folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_config(folder: Path, config: Mapping[str, object], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Checks the sizes of a configuration against the shapes of the stored weights, before a model is built.
 
     Raises:
@@ -196,7 +197,14 @@ def try_tokenizer(path: str) -> str:
 
 
 _TOKENIZERS = SharedWorker(try_tokenizer, wall_s=_TOKENIZER_S, memory_mb=_TOKENIZER_MIB)
-_passed_files: dict[tuple[str, int, int, int], bool] = {}  # by path, inode, size and time
+
+
+@lru_cache(maxsize=64)
+def _pass_tokenizer(path: str, inode: int, size: int, changed: int) -> None:
+    """Tries a file once as long as it stays the same; raises Incomplete with the reason, which is not kept."""
+    _, failure = _TOKENIZERS.call(path)
+    if failure:
+        raise Incomplete(failure)
 
 
 @dataclass
@@ -216,8 +224,8 @@ class TokenizerTrial:
         trial, path = cls(folder), (folder / "tokenizer.json").resolve()
         if _has_template(folder):
             start_template_process()
-        if path.is_file() and (identity := _identify(path)) not in _passed_files:
-            trial._thread = Thread(target=trial._run, args=(path, identity), daemon=True)
+        if path.is_file():
+            trial._thread = Thread(target=trial._run, args=_identify(path), daemon=True)
             trial._thread.start()
         return trial
 
@@ -237,12 +245,11 @@ class TokenizerTrial:
                 hint="fetch the folder again",
             )
 
-    def _run(self, path: Path, identity: tuple[str, int, int, int]) -> None:
-        _, failure = _TOKENIZERS.call(str(path))
-        if failure:
-            self._failure.append(failure)
-        else:
-            _passed_files[identity] = True
+    def _run(self, path: str, inode: int, size: int, changed: int) -> None:
+        try:
+            _pass_tokenizer(path, inode, size, changed)
+        except Incomplete as error:
+            self._failure.append(error.what)
 
 
 def _identify(path: Path) -> tuple[str, int, int, int]:

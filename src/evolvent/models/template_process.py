@@ -34,9 +34,9 @@ class TemplateRefusal(ValueError):
 
 def apply_template(
     tokenizer: PreTrainedTokenizerBase,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, object]],
     *,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, object]] | None = None,
     add_generation_prompt: bool,
 ) -> str:
     """Renders a conversation with the chat template of a tokenizer.
@@ -45,7 +45,7 @@ def apply_template(
         TemplateRefusal: the template raised an error. LimitExceeded: it was ended by the deadline or the memory limit.
     """
     try:
-        source = tokenizer.get_chat_template(tools=list(tools) if tools else None)
+        source = tokenizer.get_chat_template(tools=[dict(tool) for tool in tools] if tools else None)
     except (AttributeError, ValueError) as error:
         raise TemplateRefusal(str(error)) from error
     if not isinstance(source, str) or len(source) > MAX_TEMPLATE_CHARS:
@@ -83,13 +83,13 @@ def start_template_process() -> None:
     _RENDERER.start()
 
 
-def render_template(source: str, variables: dict[str, Any]) -> list[str | None]:
+def render_template(source: str, variables: dict[str, object]) -> list[str | None]:
     """Renders a template; returns the text and None, or None and the reason why there is none."""
     from jinja2 import TemplateError
 
+    rows: Any = variables["messages"]
     messages = [
-        _alias_reasoning({name: field for name, field in message.items() if field is not None})
-        for message in variables["messages"]
+        _alias_reasoning({name: field for name, field in message.items() if field is not None}) for message in rows
     ]
     try:
         return [_compile(source).render(**{**variables, "messages": messages}), None]

@@ -8,6 +8,7 @@ could expand beyond the limit, they are read without the rows, and the lengths o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,11 @@ def open_parquet(path: Path) -> CheckedParquet:
     Raises:
         LimitExceeded: it would expand to too much. pyarrow.ArrowException, OSError: it cannot be read.
     """
-    file = pq.ParquetFile(path)
-    try:
-        return CheckedParquet(file, check_parquet(file, path))
-    except BaseException:
-        file.close()
-        raise
+    with ExitStack() as closing:
+        file = closing.enter_context(pq.ParquetFile(path))
+        checked = CheckedParquet(file, check_parquet(file, path))
+        closing.pop_all()
+    return checked
 
 
 def check_parquet(file: pq.ParquetFile, path: Path) -> int:
