@@ -26,7 +26,8 @@ def test_a_case_is_right_where_each_of_its_tests_passed(tmp_path):
         '<testsuites><testsuite><testcase classname="tests.a.test_b" name="test_c[1-x]"/>'
         '<testcase classname="tests.a.test_b" name="test_c[2]"><skipped/></testcase>'
         '<testcase classname="tests.a.test_b" name="test_d"><skipped/></testcase>'
-        '<testcase classname="tests.a.test_b" name="test_e"><failure/></testcase></testsuite></testsuites>'
+        '<testcase classname="tests.a.test_b" name="test_e"><failure/></testcase>'
+        '<testcase classname="" name="tests.a.test_whole"><skipped/></testcase></testsuite></testsuites>'
     )
     outcomes = read_outcomes(file)
     assert outcomes["tests/a/test_b.py::test_c"] == ["passed", "skipped"]
@@ -37,6 +38,7 @@ def test_a_case_is_right_where_each_of_its_tests_passed(tmp_path):
     cases = [
         Case(name, "", tests(*name.lower()) if name != "none" else ()) for name in ("C", "CD", "CE", "DE", "CX", "none")
     ]
+    assert judge_cases([Case("F", "", ("tests/a/test_whole.py::test_a",))], outcomes)["cases_not_run"] == ["F"]
     assert judge_cases(cases, outcomes) == {
         "cases": 6,
         "cases_right": 1,

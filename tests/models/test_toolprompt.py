@@ -174,6 +174,13 @@ def test_hammers_prompt_has_four_blocks():
     )
 
 
+def test_the_form_that_a_prompt_shows_is_no_call_when_it_is_copied():
+    """A small model wrote it back word by word: with quotation marks it called a tool that does not exist."""
+    (shown,) = re.findall(r"```\n(\[\{.*\}\])\n```", FourBlocks().render(SAMPLE).prompt)
+    with pytest.raises(InvalidAction):
+        FourBlocks().parse_calls(f"```\n{shown}\n```", SAMPLE)
+
+
 def test_hammers_query_holds_a_conversation():
     query = FourBlocks().render(TALK).prompt.partition("[BEGIN OF QUERY]\n")[2]
     assert query.startswith("user: hi\nassistant: ```\n[")
