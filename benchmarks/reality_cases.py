@@ -653,7 +653,15 @@ CASES = (
         _in("serve/test_openai_requests", "a_named_function_is_called_once_and_a_cut_call_is_told"),
     ),
     # ------------------------------------------------------------------------------------------ methods
-    Case("P1", "Reinforcement learning over tokens stays where it has come to.", ()),
+    Case(
+        "P1",
+        "Reinforcement learning over tokens stays where it has come to.",
+        _in(
+            "methods/test_stability",
+            "a_method_ends_within_a_tenth_of_its_peak",
+            "small_gradients_make_small_steps_in_reinforcement_learning",
+        ),
+    ),
     Case(
         "P2",
         "Advantages are whitened by default, as in the released code.",
@@ -708,13 +716,147 @@ CASES = (
         ),
     ),
     # ------------------------------------------------------------------------------------------ an attack
-    Case("S1", "A large schema is constrained or refused, and ends no server.", ()),
+    Case(
+        "S1",
+        "A large schema is constrained or refused, and ends no server.",
+        _in(
+            "faults/test_f70_large_schemas",
+            "a_schema_beyond_a_bound_is_refused_with_the_bound",
+            "many_tools_are_bounded_together",
+            "rules_of_many_properties_are_shallow",
+            "the_most_that_is_allowed_compiles",
+            "a_trial_that_fails_refuses_the_schema_and_the_process_goes_on",
+            "small_schemas_start_no_process",
+            "a_forked_process_does_not_share_its_parents_worker",
+            "the_server_answers_400_with_the_bound_and_goes_on",
+        ),
+    ),
     Case("S2", "Memory that is not free is not promised.", ()),
-    Case("S3", "Heads, bodies and idle connections have deadlines.", ()),
-    Case("S4", "A folder from a stranger is refused in one sentence, or bounded.", ()),
-    Case("S5", "A small file that expands without end is bounded, and the reason is told.", ()),
-    Case("S6", "A box leaves nothing behind, and no text of it breaks the host.", ()),
-    Case("S7", "Logs hold no key, and answers to large bodies arrive.", ()),
+    Case(
+        "S3",
+        "Heads, bodies and idle connections have deadlines.",
+        _in(
+            "faults/test_f62_slow_connections",
+            "a_connection_without_a_request_is_ended",
+            "a_head_that_does_not_end_is_answered_408",
+            "a_head_byte_by_byte_has_the_same_deadline",
+            "a_body_that_does_not_end_is_answered_408",
+            "a_half_closed_connection_is_ended",
+            "a_connection_between_two_requests_is_ended_and_serves_before",
+            "a_slow_world_answers_after_all_deadlines",
+            "a_body_that_keeps_its_pace_arrives",
+            "a_client_that_does_not_read_is_ended",
+            "a_silent_websocket_is_closed_and_a_talking_one_is_not",
+            "nothing_is_left_behind",
+        )
+        + _in(
+            "faults/test_f63_many_connections",
+            "a_flood_of_connections_beside_few_descriptors",
+            "1500_connections_beside_1024_descriptors",
+            "the_reserve_tells_how_the_server_does_and_refuses_the_rest",
+            "a_full_policy_server_refuses_in_openais_form",
+            "one_address_does_not_take_the_place_of_another",
+            "those_that_never_asked_make_room_before_those_that_wait_for_the_next_request",
+            "the_limits_fit_the_descriptors_of_the_process",
+            "accept_errors_are_logged_once_and_back_off",
+            "every_server_of_the_package_listens_through_the_same_limits",
+        ),
+    ),
+    Case(
+        "S4",
+        "A folder from a stranger is refused in one sentence, or bounded.",
+        _in(
+            "faults/test_f71_chat_templates",
+            "a_template_that_fails_is_one_typed_sentence",
+            "a_template_that_does_not_end_is_ended",
+            "a_template_that_counts_on_is_ended_in_time",
+            "a_template_that_asks_for_much_memory_is_refused",
+            "a_long_template_is_refused_unread",
+            "renderings_are_those_of_transformers",
+            "a_model_folder_with_a_broken_template_names_it",
+        )
+        + _in(
+            "faults/test_f72_model_folders",
+            "a_size_that_does_not_fit_the_weights_is_refused_before_anything_is_built",
+            "layers_that_predict_further_tokens_belong_to_the_model",
+            "weights_that_are_not_finite_are_refused",
+            "weights_whose_sum_overflows_are_finite",
+            "a_pipe_in_place_of_a_file_is_refused_and_not_waited_for",
+            "a_link_to_a_device_and_one_that_leads_nowhere_are_refused",
+            "a_link_to_a_file_is_a_file",
+            "a_huge_text_file_is_refused_by_its_size",
+            "a_header_of_weights_with_an_impossible_shape_is_refused",
+            "a_configuration_that_transformers_refuses_is_a_typed_error",
+        )
+        + _in(
+            "faults/test_f73_tokenizers",
+            "a_tokenizer_that_fails_in_its_trial_is_not_loaded_here",
+            "a_damaged_tokenizer_is_a_typed_error",
+            "a_tokenizer_that_is_not_json_is_a_typed_error",
+            "a_tokenizer_is_tried_once_as_long_as_its_file_stays",
+        ),
+    ),
+    Case(
+        "S5",
+        "A small file that expands without end is bounded, and the reason is told.",
+        _in(
+            "faults/test_f74_expanding_tables",
+            "a_dictionary_is_measured_before_its_rows_are_written_out",
+            "every_reader_refuses_it",
+            "the_command_names_the_reason",
+            "pages_that_unpack_to_much_are_refused_by_the_metadata",
+            "a_number_that_repeats_is_counted_by_rows",
+            "texts_in_lists_and_structs_are_measured",
+            "long_texts_are_read_in_small_batches",
+            "ordinary_files_are_read_as_they_were",
+            "a_damaged_file_is_not_called_one_that_cannot_be_written",
+            "no_reader_opens_parquet_unmeasured",
+        )
+        + _in(
+            "faults/test_f76_packed_texts",
+            "a_small_file_that_unpacks_to_much_is_refused",
+            "readers_of_whole_files_refuse_it",
+            "ordinary_packed_rows_are_read",
+            "a_damaged_packed_file_is_a_typed_error",
+            "a_gguf_header_that_counts_beyond_its_end_is_refused",
+            "a_gguf_array_longer_than_the_file_is_refused",
+            "the_layers_of_a_gguf_file_are_compared_with_its_header",
+            "a_pipe_with_the_name_of_a_gguf_file_is_not_waited_for",
+        ),
+    ),
+    Case(
+        "S6",
+        "A box leaves nothing behind, and no text of it breaks the host.",
+        _in("faults/test_f80_kernel_objects", "it_does_not_get_out", "the_host_is_as_before")
+        + _in("faults/test_f81_unprintable", "it_does_not_get_out", "the_host_is_as_before")
+        + _in("faults/test_f82_honest_programs", "an_honest_program_runs", "numpy_runs"),
+    ),
+    Case(
+        "S7",
+        "Logs hold no key, and answers to large bodies arrive.",
+        _in(
+            "faults/test_f64_refused_bodies",
+            "a_body_of_9_mb_is_answered_413",
+            "a_body_of_unknown_length_is_answered_413",
+            "a_large_body_without_the_token_is_refused_as_such",
+            "a_body_that_is_no_http_is_answered_400",
+            "an_endless_body_is_cut",
+            "bodies_that_arrive_slowly_do_not_fill_the_memory",
+            "the_official_clients_see_the_refusal",
+        )
+        + _in(
+            "faults/test_f65_keys_in_queries",
+            "a_server_logs_requests_without_their_queries",
+            "a_line_holds_the_path_and_no_control_text",
+            "malformed_requests_are_told_once",
+        )
+        + _in(
+            "faults/test_f66_right_names",
+            "a_flipped_parquet_file_is_told_as_damaged",
+            "an_error_of_the_disk_keeps_its_advice",
+            "the_help_names_verbs_that_exist",
+        ),
+    ),
 )
 
 
