@@ -320,7 +320,8 @@ def _make_policy_app(
     )
     fill_history(config, served_policy, console)
     name = Path(policy_name).resolve().name if policy_name not in POLICIES else policy_name
-    generator = Generator(served_policy, engine_for(served_policy, slots=config.slots))
+    engine = engine_for(served_policy, slots=config.slots)
+    generator = Generator(served_policy, engine, slots=getattr(engine, "slots", config.slots))
     dialect = PolicyDialect(generator, name, reload=config.reload, recorder=recorder)
     return build_policy_app(dialect, access=access, connections=connections), name
 

@@ -186,6 +186,11 @@ class LocalEngine:
             self._queue.append(Stream(request, index))
         return request.ticket
 
+    @property
+    def slots(self) -> int:
+        """Returns the number of texts that are processed at once."""
+        return self._rows.arena.rows
+
     def pending(self) -> int:
         """Returns the number of open tickets."""
         return len(self._requests) + len(self._done)

@@ -128,6 +128,11 @@ class RecomputeEngine:
             self._running.append(_Stream(ticket, ask, index, len(before), before + tokens, stream_limit))
         return ticket
 
+    @property
+    def slots(self) -> int:
+        """Returns the number of texts that are processed at once."""
+        return self._slots
+
     def pending(self) -> int:
         """Returns the number of open tickets."""
         return len(self._answers) + len(self._done)

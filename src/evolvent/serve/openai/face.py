@@ -54,7 +54,7 @@ from evolvent.serve.metrics import (
     make_gauge,
 )
 from evolvent.serve.openai.conversations import ConversationCache
-from evolvent.serve.openai.generator import Generator
+from evolvent.serve.openai.generator import CLIENT, Generator
 from evolvent.serve.openai.recording import (
     RecordedTurn,
     RewardRequest,
@@ -270,6 +270,8 @@ class PolicyDialect:
         """Returns a handler that answers errors."""
 
         async def answered(request: Request) -> Response:
+            address = request.client.host if request.client is not None else ""
+            CLIENT.set(f"{address} {request.headers.get('authorization', '')}")
             try:
                 with boundary(EvolventError, "a fault of the server itself"):
                     response = await handle(request)
@@ -374,6 +376,13 @@ class PolicyDialect:
         )
         return [
             make_gauge("evolvent_requests_open", "Texts that are being written or wait to be.", generator.open),
+            make_gauge("evolvent_requests_waiting", "Asks that wait for their client's turn.", generator.num_waiting),
+            Family(
+                "evolvent_requests_refused_total",
+                "counter",
+                "Requests answered 503, as too many were open.",
+                (Sample(generator.num_refused),),
+            ),
             make_gauge("evolvent_engine_queue", "Asks that the engine has taken and not answered.", generator.queued),
             make_gauge("evolvent_policy_version", "Version of the weights that are served.", generator.policy.version),
             *(

@@ -10,10 +10,11 @@ import asyncio
 import hashlib
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 
     from evolvent.models.policy import Policy
 
-__all__ = ["GeneratedSample", "Generator", "TokenScores", "policy_fingerprint"]
+__all__ = ["CLIENT", "GeneratedSample", "Generator", "TokenScores", "policy_fingerprint"]
 
 _log = logging.getLogger(__name__)
+CLIENT: ContextVar[str] = ContextVar("client", default="")  # whose request the current task answers
 T = TypeVar("T")
 _MAX_LOGITS = 1 << 26  # logits that one forward of scoring returns
 _MAX_SAMPLED_WEIGHTS = 1024  # weights of a tensor that enter the fingerprint
@@ -100,9 +102,17 @@ class TokenScores:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    ask: SampleAsk
+    """A part of a request that waits for its turn: an ask, or a call that scores tokens."""
+
+    client: str
+    ask: SampleAsk | None = None
+    score: Callable[[], None] | None = None
     future: Future[tuple[GeneratedSample, ...]] = field(default_factory=Future)
     ticket: Ticket | None = None
+
+    @property
+    def size(self) -> int:
+        return 0 if self.ask is None else len(self.ask.seeds)
 
 
 def _set_result(future: Future[T], value: T | None = None, *, error: Exception | None = None) -> None:
@@ -116,24 +126,36 @@ def _set_result(future: Future[T], value: T | None = None, *, error: Exception |
 
 
 class Generator:
-    """Answers many asks at once. Used in an `async with`.
+    """Answers many asks at once, those of different clients (`CLIENT`) in turn. Used in an `async with`.
+
+    A client that has no text in the engine finds a free slot: the others leave an eighth of them.
 
     Args:
         policy: the served policy.
         engine: its engine; it has no other users meanwhile.
-        waiting: maximum number of open asks.
-        remembered: number of ends of texts that are held for continuations.
+        max_open: maximum number of open asks. One client may have as many as are still free, about half.
+        max_ends: number of ends of texts that are held for continuations.
+        slots: texts that the engine is given at once.
     Raises:
-        ConfigError: waiting below 1.
+        ConfigError: max_open or slots below 1.
     """
 
-    def __init__(self, policy: Policy, engine: Engine, *, max_open: int = 1024, max_ends: int = 1024) -> None:
+    def __init__(
+        self, policy: Policy, engine: Engine, *, max_open: int = 2048, max_ends: int = 1024, slots: int = 64
+    ) -> None:
+        if slots < 1:
+            raise ConfigError("number of slots out of range", value=slots, expected="1 or more")
         if max_open < 1:
             raise ConfigError("number of waiting requests out of range", value=max_open, expected="1 or more")
         self.policy, self.fingerprint = policy, policy_fingerprint(policy)
         self._engine, self._waiting, self._remembered = engine, max_open, max_ends
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._jobs: dict[Ticket, _Job] = {}
+        self._slots, self._num_spare_slots = slots, slots // 8
+        self._queues: OrderedDict[str, deque[_Job]] = OrderedDict()  # by client, the one whose turn is next first
+        self._busy: Counter[str] = Counter()  # texts in the engine, by client
+        self._open_by_client: Counter[str] = Counter()
+        self.num_refused = 0
         self._ends: OrderedDict[int, Node] = OrderedDict()
         self._thread: threading.Thread | None = None
         self._closing = self._ended = False
@@ -155,6 +177,11 @@ class Generator:
         """Returns the number of asks that the engine has accepted and not answered yet."""
         return self._engine.pending()
 
+    @property
+    def num_waiting(self) -> int:
+        """Returns the number of asks that wait for their turn."""
+        return sum(map(len, list(self._queues.values())))
+
     async def __aenter__(self) -> Generator:
         self._closing = self._ended = False
         self._thread = threading.Thread(target=self._run, name="evolvent-generator", daemon=True)
@@ -170,8 +197,11 @@ class Generator:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
 
-    async def generate(self, ask: SampleAsk) -> tuple[GeneratedSample, ...]:
+    async def generate(self, ask: SampleAsk, *, is_continued: bool = False) -> tuple[GeneratedSample, ...]:
         """Returns the samples of an ask without node, one per seed. When the caller is cancelled, so is the work.
+
+        Args:
+            is_continued: the ask goes on with a reply that has begun, and is not refused.
 
         Raises:
             AtCapacity: too many asks are open.
@@ -179,18 +209,36 @@ class Generator:
         """
         if self._thread is None or self._closing:
             raise EngineError("the generator is not running", value=self.fingerprint)
-        if self.open >= self._waiting:
-            raise AtCapacity("too many requests at once", retry_after_s=1.0, value=self.open)
-        job = _Job(ask)
+        client = CLIENT.get()
+        if not is_continued:
+            self._check_room(client)
+        size = max(1, self._num_spare_slots)
+        parts = [ask.seeds[start : start + size] for start in range(0, len(ask.seeds), size)] or [ask.seeds]
+        jobs = [_Job(client, replace(ask, seeds=seeds)) for seeds in parts]
         self.open += 1
-        self._commands.put(partial(self._submit, job))
+        self._open_by_client[client] += 1
+        for job in jobs:
+            self._commands.put(partial(self._enqueue, job))
         try:
-            return await asyncio.wrap_future(job.future)
-        except asyncio.CancelledError:
-            self._commands.put(partial(self._drop, job))
+            results = await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
+            return tuple(sample for samples in results for sample in samples)
+        except BaseException:
+            for job in jobs:
+                job.future.cancel()
+                self._commands.put(partial(self._drop, job))
             raise
         finally:
             self.open -= 1
+            self._open_by_client[client] -= 1
+            if not self._open_by_client[client]:
+                del self._open_by_client[client]
+
+    def _check_room(self, client: str) -> None:
+        """Raises AtCapacity where there is no room, or where this client has more open asks than are still free."""
+        num_free = self._waiting - self.open
+        if num_free <= 0 or self._open_by_client[client] > num_free:
+            self.num_refused += 1
+            raise AtCapacity("too many requests at once", retry_after_s=1.0, value=self.open)
 
     async def score(
         self,
@@ -212,9 +260,8 @@ class Generator:
         finished: Future[TokenScores] = Future()
         if self._thread is None or self._closing:
             raise EngineError("the generator is not running", value=self.fingerprint)
-        self._commands.put(
-            partial(self._score, list(ids), first, num_top, sampling or Sampling(), constraint, finished)
-        )
+        call = partial(self._score, list(ids), first, num_top, sampling or Sampling(), constraint, finished)
+        self._commands.put(partial(self._enqueue, _Job(CLIENT.get(), score=call)))
         return await asyncio.wrap_future(finished)
 
     def _score(
@@ -226,6 +273,8 @@ class Generator:
         constraint: Constraint | None,
         finished: Future[TokenScores],
     ) -> None:
+        if finished.cancelled():
+            return
         try:
             with boundary(EngineError, "the engine failed to score tokens"):
                 limit = None if constraint is None else StreamLimit(None, constraint.copy())
@@ -259,12 +308,14 @@ class Generator:
                 self._ended = True
             else:
                 command()
+        if not self._ended:
+            self._admit_jobs()
         if self._jobs and not self._ended:
             self._poll_engine()
 
     def _take_commands(self) -> Iterator[Callable[[], None] | None]:
         """Yields the pending commands; waits for one if there is nothing else to do."""
-        block = not self._jobs
+        block = not self._jobs and not self._queues
         while True:
             try:
                 yield self._commands.get(block=block)
@@ -272,8 +323,44 @@ class Generator:
                 return
             block = False
 
+    def _enqueue(self, job: _Job, *, is_next: bool = False) -> None:
+        queue = self._queues.setdefault(job.client, deque())
+        if is_next:
+            queue.appendleft(job)
+        else:
+            queue.append(job)
+
+    def _admit_jobs(self) -> None:
+        """Gives the engine what it has slots for, one ask of each client in turn; scores tokens once a turn."""
+        has_scored, is_going = False, True
+        while is_going:
+            is_going = False
+            for client in list(self._queues):
+                queue = self._queues[client]
+                job = queue[0]
+                is_possible = not has_scored if job.score is not None else self._has_slots(job)
+                if not (is_possible or job.future.cancelled()):
+                    continue
+                queue.popleft()
+                if queue:
+                    self._queues.move_to_end(client)
+                else:
+                    del self._queues[client]
+                is_going = True
+                if job.future.cancelled():
+                    continue
+                if job.score is not None:
+                    has_scored = True
+                    job.score()
+                else:
+                    self._submit(job)
+
+    def _has_slots(self, job: _Job) -> bool:
+        num_busy, own = self._busy.total(), self._busy[job.client]
+        return not num_busy or num_busy + job.size <= self._slots - (self._num_spare_slots if own else 0)
+
     def _submit(self, job: _Job) -> None:
-        if job.future.cancelled():
+        if job.ask is None:
             return
         try:
             with boundary(EngineError, "the engine failed to take a request"):
@@ -282,14 +369,29 @@ class Generator:
             _set_result(job.future, error=error)
             return
         self._jobs[job.ticket] = job
+        self._busy[job.client] += job.size
+
+    def _take_job(self, ticket: Ticket | None) -> _Job | None:
+        """Removes a job that the engine has, and frees its slots."""
+        job = None if ticket is None else self._jobs.pop(ticket, None)
+        if job is not None:
+            self._busy[job.client] -= job.size
+            if not self._busy[job.client]:
+                del self._busy[job.client]
+        return job
 
     def _drop(self, job: _Job) -> None:
-        if job.ticket is not None and self._jobs.pop(job.ticket, None) is not None:
+        if job.ticket is not None and self._take_job(job.ticket) is not None:
             self._engine.cancel([job.ticket])
+        queue = self._queues.get(job.client)
+        if queue is not None and job in queue:
+            queue.remove(job)
+            if not queue:
+                del self._queues[job.client]
 
     def _poll_engine(self) -> None:
         for result in self._engine.poll():
-            job = self._jobs.pop(result.ticket, None)
+            job = self._take_job(result.ticket)
             if job is None:
                 continue
             if result.error is not None:
@@ -306,6 +408,7 @@ class Generator:
 
     def _sync_engine(self, policy: Policy, finished: Future[None]) -> None:
         restarted, self._jobs = self._jobs, {}
+        self._busy.clear()
         self._ends.clear()
         try:
             with boundary(EngineError, "the engine failed to take new weights"):
@@ -316,13 +419,21 @@ class Generator:
             _set_result(finished, error=error)
         else:
             _set_result(finished, None)
-        for job in restarted.values():
-            self._submit(job)
+        for job in reversed(restarted.values()):
+            self._enqueue(job, is_next=True)
 
     def _fail_all(self, error: EvolventError) -> None:
         """Ends all open asks: their callers get the error first, whatever the state of the engine."""
         jobs, self._jobs = self._jobs, {}
-        for job in jobs.values():
+        waiting = [job for queue in self._queues.values() for job in queue if job.score is None]
+        self._busy.clear()
+        for client, queue in list(self._queues.items()):
+            scores = deque(job for job in queue if job.score is not None)
+            if scores:
+                self._queues[client] = scores
+            else:
+                del self._queues[client]
+        for job in (*jobs.values(), *waiting):
             _set_result(job.future, error=error)
         try:
             with boundary(EngineError, "the engine failed to forget requests"):

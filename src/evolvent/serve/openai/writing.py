@@ -177,7 +177,8 @@ class ReplyWriter:
                 1 if spec.stops or not num_sent_tokens else _TOKENS_PER_CHUNK, spec.max_tokens - len(ids)
             )
             (new_sample,) = await self.generator.generate(
-                self._make_ask([*prompt, *ids.tolist()], max_new_tokens, (seed,), constraint=constraint)
+                self._make_ask([*prompt, *ids.tolist()], max_new_tokens, (seed,), constraint=constraint),
+                is_continued=bool(num_sent_tokens),
             )
             _check_single_version([first_fingerprint or new_sample.fingerprint, new_sample.fingerprint])
             first_fingerprint = new_sample.fingerprint
