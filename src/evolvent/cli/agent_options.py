@@ -25,6 +25,7 @@ from evolvent.config import Config, resolve
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.models.defaults import reply_length
 from evolvent.models.dialects import Chat
+from evolvent.models.placement import check_working_memory
 from evolvent.rollout.episode import collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Json, Start, Trajectory
@@ -255,6 +256,7 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
         max_tokens=max_tokens,
         restrict_to_admissible=isinstance(config.agent, ActingConfig) and config.agent.restrict_to_admissible,
     )
+    check_working_memory(loaded_policy.model, context=loaded_policy.context, trains=False)
     engine = engine_for(loaded_policy, slots=config.slots)
     facts: dict[str, Json] = {
         "policy": config.policy,

@@ -25,6 +25,7 @@ from evolvent.cli.run_setup import (
     print_results,
 )
 from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.models.placement import check_working_memory
 
 if TYPE_CHECKING:
     from evolvent.models.team_actions import TeamModel
@@ -80,6 +81,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         history=config.agent.history,
     )
     config = fill_history(config, evaluated_policy, console)
+    check_working_memory(evaluated_policy.model, context=evaluated_policy.context, trains=False)
     panel = config.panel.make_panel(temperature=config.temperature)
     with open_backend(
         config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt

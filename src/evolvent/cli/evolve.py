@@ -27,7 +27,7 @@ from evolvent.files import write_atomic
 from evolvent.learn.settings import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvolConfig, agentevol
 from evolvent.models.adapters import AdapterConfig, adapt
-from evolvent.models.placement import multiplies_bfloat16
+from evolvent.models.placement import check_working_memory, multiplies_bfloat16
 from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.scale.initial import collect_demonstrations
@@ -150,6 +150,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     )
     config = fill_history(config, loaded_policy, console)
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+    check_working_memory(initial.model, context=initial.context, trains=True)
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with open_backend(
         config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt

@@ -22,11 +22,14 @@ from evolvent.cli.parsing import choose_verb
 from evolvent.cli.registry import require_train_extra
 from evolvent.errors import ConfigError, EvolventError, Problem, user_boundary
 from evolvent.logs import FORMAT_VARIABLE, configure, find_secrets, hide_secrets
+from evolvent.models.placement import find_memory_limit, free_address_bytes
 from evolvent.view.escape import show_hidden
 
 __all__ = ["VERBS", "main"]
 
 _FAULT = "a fault of evolvent itself (--debug shows where)"
+_SHORTAGES = ("can't allocate memory", "annot allocate memory", "failed to map segment", "can't start new thread")
+_MODEL_ADDRESS_BYTES = 2**30  # addresses that torch, transformers and pyarrow take before a model is loaded
 VERBS = {
     "evolve": "clone experts, explore, keep successes, learn, evaluate (AgentEvol)",
     "collect": "play tasks with a policy, an expert or at random; store episodes",
@@ -69,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _exit_on_sigterm(), user_boundary(EvolventError, _FAULT):
             code = _run_quietly(arguments, console)
-    except EvolventError as error:
+    except EvolventError as caught:
+        error = _describe_shortage(caught)
         if is_debug:
             error_console.print(hide_secrets(traceback.format_exc(), find_secrets(os.environ)), soft_wrap=True)
         error_console.print(hide_secrets(_format_error(error), find_secrets(os.environ)), soft_wrap=True)
@@ -104,6 +108,7 @@ def _run_verb(argv: Sequence[str], console: Console) -> int:
         argv = ["serve", *_translate_serve_policy(argv[1:])]
     verb, verb_argv = choose_verb("evolvent", argv, VERBS)
     if verb in _MODEL_VERBS:
+        _check_addresses(verb)
         require_train_extra(f"evolvent {verb}")
     run_command = import_module(f"evolvent.cli.{verb}").run
     return int(run_command(verb_argv, console))
@@ -124,6 +129,39 @@ def _format_usage() -> str:
         "usage: evolvent VERB ...\n\nAgents that learn by acting.\n\n" + verbs + "\n\n"
         "`evolvent VERB --help` says more. `--debug` shows the trace of a failure,\n"
         "`--log-json` writes logs as JSON lines to standard error."
+    )
+
+
+def _check_addresses(verb: str) -> None:
+    """Checks that a limit of addresses leaves room for the packages of a command that runs models.
+
+    Raises:
+        ConfigError: there is too little, which would end in libraries that cannot be loaded.
+    """
+    free_bytes = free_address_bytes()
+    if free_bytes is not None and free_bytes < _MODEL_ADDRESS_BYTES and "torch" not in sys.modules:
+        raise ConfigError(
+            f"the limit of addresses (ulimit -v) is too low for evolvent {verb}",
+            value=f"{free_bytes / 1e9:.2f} GB free",
+            expected=f"at least {_MODEL_ADDRESS_BYTES / 1e9:.2f} GB",
+            hint="raise ulimit -v",
+        )
+
+
+def _describe_shortage(error: EvolventError) -> EvolventError:
+    """Returns the error of a command; where an allocation was refused, one that says how much memory is left."""
+    cause = error.__cause__
+    while cause is not None and isinstance(cause, EvolventError):
+        cause = cause.__cause__
+    is_shortage = isinstance(cause, MemoryError) or any(text in str(cause) for text in _SHORTAGES)
+    if cause is None or not error.what.startswith(_FAULT) or not is_shortage:
+        return error
+    free_bytes, limit_name = find_memory_limit()
+    return EvolventError(
+        "there is not enough memory",
+        value=f"{type(cause).__name__} {str(cause)[:200]}".strip(),
+        expected=f"more than the {free_bytes / 1e9:.2f} GB that {limit_name} leaves now",
+        hint="use a smaller model, fewer --slots, a lower --context, or raise the limit",
     )
 
 

@@ -23,7 +23,7 @@ from evolvent.learn.optim.make import build_optimizer, check_fused
 from evolvent.learn.parallel.lay import check_layout
 from evolvent.learn.parallel.stages import min_micro_batches
 from evolvent.models.catalog import locate_model
-from evolvent.models.placement import find_device
+from evolvent.models.placement import check_working_memory, find_device
 from evolvent.models.policy import Policy
 from evolvent.worlds.base import World
 
@@ -102,6 +102,9 @@ def check_request(request: TrainingRequest) -> RecipeInputs:
         raise ConfigError(list(dict.fromkeys(problems)))
     if initial is None:
         initial = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed, placement=placement)
+    if config.device == "cpu" and request.world_size == 1:
+        trains_all = config.adapter.kind == "none" and config.optimizer.name == "adamw"
+        check_working_memory(initial.model, context=0, trains=trains_all, plays=False)
     return RecipeInputs(initial, worlds_by_name, torch.device(config.device))
 
 

@@ -55,6 +55,7 @@ from evolvent.methods.r3 import R3Config, r3
 from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.defaults import ADAM_EPS
+from evolvent.models.placement import check_working_memory
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rl.trainer import RLConfig
@@ -274,6 +275,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     )
     config = fill_history(config, loaded_policy, console)
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+    check_working_memory(initial.model, context=initial.context, trains=True)
     num_iterations = practice.iterations if practice else 0
     job = RunSetup(
         folder,

@@ -34,7 +34,7 @@ from evolvent.engine.stops import completes_stop_string
 from evolvent.engine.streams import STRIDE, Stream, Streams, TicketState, build_limit, draw, draw_plain, plan, uniforms
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
-from evolvent.models.placement import available_bytes
+from evolvent.models.placement import available_bytes, free_address_bytes
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
@@ -143,7 +143,9 @@ class LocalEngine:
         if self.memory_bytes is None:
             self.memory_bytes = free_bytes // 2
         rows = min(self._slots, _share_of_states(shape, self.memory_bytes))
-        arena = Arena(shape, rows, capacity, dtype=dtype, device=device) if device.type == "cpu" else None
+        # Memory that is taken token by token needs addresses at once, which a limit of them (ulimit -v) counts.
+        is_bounded = device.type != "cpu" or free_address_bytes() is not None
+        arena = None if is_bounded else Arena(shape, rows, capacity, dtype=dtype, device=device)
         if arena is None or not arena.is_lazy:
             if capacity * token_bytes > free_bytes:
                 raise EngineError(
@@ -152,7 +154,10 @@ class LocalEngine:
                     expected=f"at most {free_bytes:,} bytes",
                     hint=f"load the policy with a context of {free_bytes // 2 // token_bytes} or less",
                 )
-            rows = max(1, min(rows, self.memory_bytes // (capacity * token_bytes)))
+            share = (
+                self.memory_bytes // 2 if device.type == "cpu" else self.memory_bytes
+            )  # what is set aside needs room
+            rows = max(1, min(rows, share // (capacity * token_bytes)))
             arena = Arena(shape, rows, capacity, dtype=dtype, device=device)
         log.info(
             "keys and values: at most %.1f GiB of %.1f GiB that are free, %d bytes a token",

@@ -7,6 +7,7 @@ a missing file is an empty part of the report. Reading never fails because of wh
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -225,7 +226,8 @@ def read_run(run: Path) -> ReportData:
 def _read_bytes(path: Path, notes: list[str]) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(_LIMIT_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size  # `read` sets the memory aside that it is asked for
+            data = file.read(min(size, _LIMIT_BYTES) + 1)
     except FileNotFoundError:
         return b""
     except OSError as error:
