@@ -20,6 +20,7 @@ from evolvent.grade.literals import format_python_literal
 from evolvent.messages import Tool
 from evolvent.models.call_schemas import AnswerLimits, Narrow, narrow_schema
 from evolvent.models.grammar_limits import MAX_GRAMMAR_CHARS, count_values
+from evolvent.trajectory import JsonObject
 
 __all__ = ["FORMS", "CallForm", "Grammar", "build_grammar"]
 
@@ -61,7 +62,7 @@ def build_grammar(
     fenced: bool = False,
     spaced: bool = False,
     marks: Mapping[str, int] | None = None,
-    answer_schema: Mapping[str, Any] | None = None,
+    answer_schema: JsonObject | None = None,
 ) -> Grammar:
     """Builds the grammar of answers to a request with these tools.
 
