@@ -89,10 +89,10 @@ def trace_observation_to_loss() -> int:
     world = ev.Lookup()
     start = ev.Start(world.tasks("train", world.tiers[0])[0])
     with tempfile.TemporaryDirectory() as folder, ev.local_run(Path(folder) / "run", [world]) as run:
-        policy = ev.make_policy([world])
+        policy, objective = ev.make_policy([world]), ev.weighted_nll
 
         def collect_and_fit() -> None:
-            run.fit(policy, run.collect(policy, [start]), ev.weighted_nll, tokens=10)
+            run.fit(policy, run.collect(policy, [start]), objective, tokens=10)
 
         return trace(collect_and_fit)[0]
 

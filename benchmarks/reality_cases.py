@@ -731,7 +731,31 @@ CASES = (
             "the_server_answers_400_with_the_bound_and_goes_on",
         ),
     ),
-    Case("S2", "Memory that is not free is not promised.", ()),
+    Case(
+        "S2",
+        "Memory that is not free is not promised.",
+        _in(
+            "faults/test_f84_address_limit",
+            "evolve_fits_itself_or_says_so_before_it_trains",
+            "what_is_left_is_the_limit_without_what_is_taken",
+            "work_that_does_not_fit_is_refused_with_its_numbers",
+            "a_command_asks_before_it_loads_torch",
+            "the_engine_takes_a_share_of_the_addresses",
+            "a_refused_allocation_is_told_as_what_it_is",
+            "a_small_file_takes_little_memory_to_read",
+        )
+        + _in(
+            "faults/test_f85_memory_limits",
+            "without_a_group_the_system_says",
+            "the_groups_own_limit",
+            "the_tightest_group_above_counts",
+            "groups_of_version_1",
+            "inside_a_container_the_mount_is_the_group",
+            "the_engine_keeps_to_half_of_it",
+            "a_command_says_it_before_anything_is_done",
+            "defaults_run_on_a_machine_of_4_gib",
+        ),
+    ),
     Case(
         "S3",
         "Heads, bodies and idle connections have deadlines.",
@@ -758,9 +782,9 @@ CASES = (
             "one_address_does_not_take_the_place_of_another",
             "those_that_never_asked_make_room_before_those_that_wait_for_the_next_request",
             "the_limits_fit_the_descriptors_of_the_process",
-            "accept_errors_are_logged_once_and_back_off",
             "every_server_of_the_package_listens_through_the_same_limits",
-        ),
+        )
+        + _in("faults/test_f69_failed_accepts", "accept_errors_are_logged_once_and_back_off"),
     ),
     Case(
         "S4",
@@ -779,11 +803,6 @@ CASES = (
             "faults/test_f72_model_folders",
             "a_size_that_does_not_fit_the_weights_is_refused_before_anything_is_built",
             "layers_that_predict_further_tokens_belong_to_the_model",
-            "weights_that_are_not_finite_are_refused",
-            "weights_whose_sum_overflows_are_finite",
-            "a_pipe_in_place_of_a_file_is_refused_and_not_waited_for",
-            "a_link_to_a_device_and_one_that_leads_nowhere_are_refused",
-            "a_link_to_a_file_is_a_file",
             "a_huge_text_file_is_refused_by_its_size",
             "a_header_of_weights_with_an_impossible_shape_is_refused",
             "a_configuration_that_transformers_refuses_is_a_typed_error",
@@ -794,6 +813,18 @@ CASES = (
             "a_damaged_tokenizer_is_a_typed_error",
             "a_tokenizer_that_is_not_json_is_a_typed_error",
             "a_tokenizer_is_tried_once_as_long_as_its_file_stays",
+        )
+        + _in(
+            "faults/test_f77_weights_not_finite",
+            "weights_that_are_not_finite_are_refused",
+            "weights_whose_sum_overflows_are_finite",
+        )
+        + _in(
+            "faults/test_f78_pipes_and_devices",
+            "a_pipe_in_place_of_a_file_is_refused_and_not_waited_for",
+            "a_link_to_a_device_and_one_that_leads_nowhere_are_refused",
+            "a_link_to_a_file_is_a_file",
+            "a_pipe_with_the_name_of_a_gguf_file_is_not_waited_for",
         ),
     ),
     Case(
@@ -818,10 +849,12 @@ CASES = (
             "readers_of_whole_files_refuse_it",
             "ordinary_packed_rows_are_read",
             "a_damaged_packed_file_is_a_typed_error",
+        )
+        + _in(
+            "faults/test_f79_gguf_headers",
             "a_gguf_header_that_counts_beyond_its_end_is_refused",
             "a_gguf_array_longer_than_the_file_is_refused",
             "the_layers_of_a_gguf_file_are_compared_with_its_header",
-            "a_pipe_with_the_name_of_a_gguf_file_is_not_waited_for",
         ),
     ),
     Case(

@@ -281,7 +281,7 @@ def train_ranks(folder: Path, policy: Path, counts: Counts, until: float, *, rng
     """Trains on two ranks again and again, killed and resumed; compares weights with an undisturbed training."""
     data, port, number = folder / "shown", free_port(), 0
     shown = ["collect", "--worlds", "lookup", "--agent", "expert", "--limit", "24", "--to", str(data)]
-    subprocess.run([*COMMAND, *shown], check=True, **QUIET)
+    subprocess.run([*COMMAND, *shown], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     code = train_once(train_command(data, policy, folder / "whole", port), life_s=None, rng=rng)
     if code != 0:
         counts.add(wrong=1)

@@ -1,7 +1,7 @@
 """Fault 63: more connections than a server has room for: it tells how it does within a second, and recovers.
 
 A new connection takes the place of the one that has waited longest for its client. Where all are busy, a reserve
-answers `/health` and `/metrics`, and everything else with 503. Failed accepts are logged once.
+answers `/health` and `/metrics`, and everything else with 503.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 
 from evolvent.serve.connections import ConnectionLimits, ConnectionTable, fit_descriptors
 from evolvent.serve.launch import launch_server
-from evolvent.serve.protocol import LimitedServer, make_server_config
+from evolvent.serve.protocol import make_server_config
 from tests.bench.small_policies import small_policy
 from tests.serve.served import serving, until
 from tests.serve.small_policy import policy_server
@@ -215,30 +215,6 @@ def test_the_limits_fit_the_descriptors_of_the_process():
         connections, soft = map(int, output.split())
         assert connections in expected and soft > connections
     assert fit_descriptors(ConnectionLimits(max_connections=16)).max_connections == 16
-
-
-def test_accept_errors_are_logged_once_and_back_off(caplog):
-    table = ConnectionTable()
-
-    async def run():
-        server = LimitedServer(make_server_config(lambda scope, receive, send: None, table, lifespan="off"))
-        loop, error = asyncio.get_running_loop(), OSError(24, "Too many open files")
-        waiting = Busy()
-        table.admit(waiting, None)
-        for _ in range(500):
-            server._handle_loop_error(loop, {"message": "socket.accept() out of system resource", "exception": error})
-        assert waiting.aborted, "a connection that waits makes room"
-
-    asyncio.run(run())
-    lines = [record for record in caplog.records if "accept" in record.getMessage()]
-    assert len(lines) == 1 and not lines[0].exc_info
-    assert 'reason="descriptors"} 500' in str(_lines(table))
-
-
-def _lines(table):
-    from evolvent.serve.metrics import format_exposition
-
-    return format_exposition(table.families()).decode()
 
 
 def test_every_server_of_the_package_listens_through_the_same_limits():

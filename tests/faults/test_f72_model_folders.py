@@ -1,31 +1,23 @@
 """Fault 72: a model folder whose configuration, weights or files are not what they claim: looked at before it is built.
 
-Sizes and layers are compared with the weights, numbers that are not finite are refused, and so is a pipe in place of a
-file, which would be waited for without end.
+Sizes and layers are compared with the weights, and files that are too large are not read.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import time
 
 import pytest
 
 pytest.importorskip("transformers")
 
-import torch
-from safetensors.torch import load_file, save_file
 
 import evolvent as ev
-from evolvent.cli.planning import read_model_config
-from evolvent.errors import ConfigError, EvolventError, Incomplete, LimitExceeded, UnsafeFile
-from evolvent.models import inspection
+from evolvent.errors import ConfigError, EvolventError, Incomplete, LimitExceeded
 from evolvent.models.catalog import count_parameters
 from evolvent.models.inspection import check_config
 from evolvent.models.policy import load_policy
-from evolvent.serve.openai.reload import load_replacement
 
 
 @pytest.fixture
@@ -78,57 +70,6 @@ def test_layers_that_predict_further_tokens_belong_to_the_model(folder):
     for layers in (4, 6):
         with pytest.raises(ConfigError, match="do not fit its config"):
             check_config(folder, {"num_hidden_layers": layers}, shapes)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_refused(folder, value):
-    path = folder / "model.safetensors"
-    weights = load_file(path)
-    name = sorted(weights)[-1]
-    weights[name].view(-1)[-1] = value
-    save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(Incomplete, match=rf"are not all numbers: got NaN or infinity in {re.escape(name)}"):
-        load_policy(folder)
-
-
-def test_weights_whose_sum_overflows_are_finite(folder):
-    model = torch.nn.Linear(4, 4)
-    with torch.no_grad():
-        model.weight.fill_(3e38)
-    inspection.check_finite(model, folder)
-
-
-@pytest.mark.parametrize(
-    "name", ["config.json", "tokenizer.json", "evolvent.json", "model.safetensors", "adapter_config.json"]
-)
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(folder, name):
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    started = time.monotonic()
-    for load in (load_policy, lambda path: read_model_config(str(path))):
-        with pytest.raises(UnsafeFile, match=rf"{name} is not an ordinary file"):
-            load(folder)
-    with pytest.raises(EvolventError):
-        load_replacement(folder.parent, "model", ev.tiny_policy(["go", "left"], context=32))
-    assert time.monotonic() - started < 60
-
-
-def test_a_link_to_a_device_and_one_that_leads_nowhere_are_refused(folder):
-    (folder / "config.json").unlink()
-    (folder / "config.json").symlink_to("/dev/zero")
-    with pytest.raises(UnsafeFile):
-        load_policy(folder)
-    (folder / "config.json").unlink()
-    (folder / "config.json").symlink_to(folder / "absent.json")
-    with pytest.raises(Incomplete, match="cannot be read"):
-        load_policy(folder)
-
-
-def test_a_link_to_a_file_is_a_file(folder):
-    """The Hugging Face cache consists of such links."""
-    (folder / "config.json").rename(folder.parent / "blob")
-    (folder / "config.json").symlink_to(folder.parent / "blob")
-    assert load_policy(folder).context == 32
 
 
 def test_a_huge_text_file_is_refused_by_its_size(folder):
