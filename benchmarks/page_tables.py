@@ -149,7 +149,7 @@ BENCHES = (
         "sandbox",
         "sandbox.json",
         (
-            _most("attacks that got out, of 140", "escaped", "goals.escaped"),
+            _most("attacks that got out, of 282", "escaped", "goals.escaped"),
             _most("cheating programs that passed", "cheats_passed", "goals.cheats_passed"),
             _x("HumanEval's own solutions accepted, of 164", "canonical", 164),
             _most("milliseconds of a fresh box over bare Python", "overhead_ms", "goals.overhead_ms"),
