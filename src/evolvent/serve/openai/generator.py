@@ -219,15 +219,15 @@ class Generator:
         self._open_by_client[client] += 1
         for job in jobs:
             self._commands.put(partial(self._enqueue, job))
+        is_answered = False
         try:
             results = await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
+            is_answered = True
             return tuple(sample for samples in results for sample in samples)
-        except BaseException:
-            for job in jobs:
+        finally:
+            for job in () if is_answered else jobs:
                 job.future.cancel()
                 self._commands.put(partial(self._drop, job))
-            raise
-        finally:
             self.open -= 1
             self._open_by_client[client] -= 1
             if not self._open_by_client[client]:
