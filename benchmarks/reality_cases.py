@@ -447,7 +447,12 @@ CASES = (
         "A loss that falls far is drawn on a logarithmic axis.",
         _in("view/test_charts", "a_loss_that_falls_by_a_hundred_is_drawn_on_a_logarithmic_axis"),
     ),
-    Case("V4", "Trajectories are listed by the text of their task.", ()),
+    Case(
+        "V4",
+        "Trajectories are listed by the text of their task.",
+        _in("view/test_viewer_queries", "the_title_is_the_first_line_of_the_task_live_and_sealed")
+        + _in("view/test_viewer_pages", "the_list_is_read_page_by_page"),
+    ),
     Case(
         "V5",
         "Every count of the cost table is explained below it.",

@@ -363,3 +363,22 @@ def test_ids_and_names_that_no_file_could_hold_are_known_to_nobody(mixed):
     known = episode(3).id
     assert whole(mixed).select_stored(["\ud800", known, "né"]) == {known}
     assert build_address("/run/a/trees", name="\udcff") == "/run/a/trees?name=%3F"
+
+
+def test_the_title_is_the_first_line_of_the_task_live_and_sealed(tmp_path):
+    observations = ["\n  boss of Ann?\nYou may ask twice.", "one line", np.zeros(3, np.float32), "x" * 500]
+    task = Task("lookup", "1", {"goal": "Ann"}, "2=2")
+    episodes = [
+        Trajectory(f"eval-1/{task.id}/{at}", task, (Step(text, "go", 0.0), Step("later", "go", 1.0)), "done", sample=at)
+        for at, text in enumerate(observations)
+    ]
+    episodes.append(Trajectory(f"eval-1/{task.id}/9", task, (), "never begun\nat all", sample=9))
+    expected = ["boss of Ann?", "one line", "", "x" * 120, "never begun"]
+    with Store.open(tmp_path / "t", writing=True) as store:
+        for one in episodes:
+            store.append(one)
+    for _ in ("live", "sealed"):
+        index = TrajectoryIndex(tmp_path / "t")
+        assert index.advance(60)
+        assert [row["title"] for row in index.query(Query(sort="seq")).rows] == expected
+        Store.open(tmp_path / "t").seal()

@@ -42,10 +42,13 @@ COLUMNS = pa.schema(
         ("length", pa.int32()),
         ("segment", pa.int64()),
         ("offset", pa.int64()),
+        ("title", pa.string()),
         ("text", pa.string()),
     ]
 )
-"""A row an episode. `offset`: the byte of its line in a live segment; -1: it has several lines, or is sealed."""
+"""A row an episode. `offset`: the byte of its line in a live segment; -1: it has several lines, or is sealed. `title`:
+the first line of the first observation, which is what the task says; "" where it is not text.
+"""
 
 _HEAD_COLUMNS = [
     "traj",
@@ -67,6 +70,7 @@ _HEAD_COLUMNS = [
     "final_observation",
 ]
 _SPEC, _ACTIONS, _FINAL = 600, 2000, 400  # characters of each that are searched
+_TITLE = 120  # characters of the first line of an episode that are shown
 _LINES_PER_CLOCK_CHECK = 64  # lines between two looks at the clock
 _CHECKED_BYTES = 64  # bytes at the end of a line, its checksum among them, that it is known by
 _MAX_TABLES = 32  # tables that a live segment is kept in before they become one
@@ -189,8 +193,13 @@ def _record_row(fields: Mapping[str, Any], segment: int, offset: int) -> dict[st
         "length": len(steps),
         "segment": segment,
         "offset": offset,
+        "title": _first_line(steps[0]["observation"] if steps else final),
         "text": "\n".join([*ids, *searchable_texts, ""]).lower(),
     }
+
+
+def _first_line(text: object) -> str:
+    return text.lstrip().partition("\n")[0][:_TITLE] if isinstance(text, str) else ""
 
 
 _OUTCOMES = {True: "solved", False: "failed", None: "unscored"}
@@ -243,6 +252,7 @@ def _sealed_rows(root: Path, row: Mapping[str, Any]) -> pa.Table:
         "stage": stage,
         "error": error_columns[0],
         "outcome": outcome,
+        "title": _read_titles(root, row, heads),
         "text": text,
         "segment": pa.array([int(row["segment"])] * num_rows),
         "offset": pa.array([-1] * num_rows),
@@ -272,6 +282,17 @@ def _join_actions(root: Path, row: Mapping[str, Any], heads: pa.Table) -> pa.Arr
     ends = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
     joined = pc.binary_join(pa.ListArray.from_arrays(ends, actions), "\n")
     return pc.utf8_slice_codeunits(joined, 0, _ACTIONS)
+
+
+def _read_titles(root: Path, row: Mapping[str, Any], heads: pa.Table) -> pa.Array:
+    """Returns the first line of each episode's first observation, or of its final one where it has no steps."""
+    lengths, texts = heads["length"].to_numpy(), pc.fill_null(heads["final_observation"], "").combine_chunks()
+    if row["rows"]["steps"] and lengths.sum() == row["rows"]["steps"]:
+        observations = pc.fill_null(read_part(root, "steps", row, columns=["observation"])["observation"], "")
+        first_steps = pa.array(lengths.cumsum() - lengths, mask=lengths == 0)
+        texts = pc.if_else(pa.array(lengths > 0), observations.take(first_steps).combine_chunks(), texts)
+    first_lines = pc.replace_substring_regex(pc.utf8_ltrim_whitespace(texts), r"(?s)\n.*", "")
+    return pc.utf8_slice_codeunits(first_lines, 0, _TITLE)
 
 
 # ---------------------------------------------------------------------- records
