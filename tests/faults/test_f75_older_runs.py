@@ -18,6 +18,7 @@ from evolvent.cli.main import main
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.methods.poad import POADConfig, poad
 from evolvent.models.policy import load_policy
 from evolvent.rl.trainer import RLConfig
@@ -65,7 +66,8 @@ def test_it_resumes_without_repeating_a_stage(folder, commit):
     assert [row["verb"] for row in before] == ["collect", "fit", "evaluate", "evaluate", "practise"]
     world, train = Echo(), TrainConfig(lr=1e-3, warmup_steps=0, batch_tokens=256, epochs=1)
     tasks = world.tasks("train", world.tiers[0])
-    backend = Strict({"echo": world}, train, EvaluationPanel(limit=4), slots=8, max_tokens=3)
+    optimizer = OptimizerConfig()  # the default of these commits
+    backend = Strict({"echo": world}, train, EvaluationPanel(limit=4), slots=8, max_tokens=3, optimizer=optimizer)
     with ev.Run(folder, backend, seed=3, settings=backend.settings()) as run:
         policy = small_policy()
         for _ in run.rounds(1):
