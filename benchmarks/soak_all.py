@@ -34,7 +34,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -401,7 +400,9 @@ def report(minutes: float) -> dict[str, Any]:
     early, late = recorder.rss[samples // 6 : samples // 3], recorder.rss[2 * samples // 3 :]
     return {
         "benchmark": "soak_all",
-        **Counter(lost=0, doubled=0, wrong=0),
+        "lost": 0,
+        "doubled": 0,
+        "wrong": 0,
         **dict(sorted(counts.numbers.items())),
         "left_open": left_open,
         "rss_growth": round(statistics.median(late) / statistics.median(early), 3) if early and late else None,

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from evolvent.errors import ConfigError, GraderTimeout, ScoringError
 from evolvent.workers import Workers, pack_message
+
+ROOT = Path(__file__).parents[1]
 
 
 def twice(value):
@@ -139,6 +143,28 @@ def test_a_process_with_thousands_of_open_handles_has_workers():
         for handle in held:
             os.close(handle)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_caller_with_a_lower_limit_of_memory_has_workers():
+    """As under `ulimit -v`: the workers keep the lower limit instead of asking for a higher one, and it holds."""
+    program = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "from evolvent.workers import Workers\n"
+        "from tests.test_workers import strange\n"
+        "with Workers(strange, memory_mb=4096, max_processes=1) as workers:\n"
+        "    print(workers.call('fine'))\n"
+        "    try:\n"
+        "        workers.call('memory')\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+    )
+    paths = os.pathsep.join(path for path in (str(ROOT), *sys.path) if path)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "fine" and "MemoryError" in second, done.stderr
 
 
 def test_a_call_may_have_months():

@@ -430,8 +430,13 @@ def serve(argv: Sequence[str]) -> None:
 
 
 def _limit_memory(extra_bytes: int) -> None:
-    """Limits the address space to its present size plus `extra_bytes`, where the system reports it."""
+    """Limits the address space to its present size plus `extra_bytes`, where the system reports it.
+
+    A lower limit that the process already has (`ulimit -v`) stays: only a privileged process could raise it.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
         used = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, used + extra_bytes))
+        ceiling = resource.getrlimit(resource.RLIMIT_AS)[1]
+        limit = used + extra_bytes if ceiling == resource.RLIM_INFINITY else min(used + extra_bytes, ceiling)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

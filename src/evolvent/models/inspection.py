@@ -8,7 +8,6 @@ in a process that can be killed, while the weights are read.
 from __future__ import annotations
 
 import re
-import resource
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -221,14 +220,8 @@ class TokenizerTrial:
 
     @classmethod
     def start(cls, folder: Path) -> TokenizerTrial:
-        """Starts a trial; a folder without tokenizer.json, and a file that has passed before, need none.
-
-        Nor does a process whose own addresses are limited (`ulimit -v`): a tokenizer cannot take more than that, and a
-        second process may not fit beside it.
-        """
+        """Starts a trial; a folder without tokenizer.json, and a file that has passed before, need none."""
         trial, path = cls(folder), (folder / "tokenizer.json").resolve()
-        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-            return trial
         if _has_template(folder):
             start_template_process()
         if path.is_file():

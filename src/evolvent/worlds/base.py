@@ -229,7 +229,8 @@ class World(Protocol):
         tiers: the tiers of its tasks, nearest to the demonstrations first.
         run_in_thread: True if a step may be slow or hang; it then runs off the main thread with a deadline.
 
-    A world with few possible answers may state the success rate of guessing as `chance`; its audit allows for that.
+    A world with few possible answers may state the success rate of guessing as `chance`; its audit allows for that. One
+    that runs code which models write says so by `needs_isolation`; commands then check the sandbox before they play.
     """
 
     name: str
