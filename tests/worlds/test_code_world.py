@@ -160,9 +160,14 @@ def test_rows_that_cannot_be_used(tmp_path):
     with pytest.raises(ConfigError) as caught:
         read_code(written(tmp_path, "bad/none.jsonl", *([{}] * 30)))
     assert len(caught.value.problems) == 6 and "25 more rows" in str(caught.value)
-    for name, data in (("cut.jsonl.gz", gzip.compress(b"{}" * 99)[:-9]), ("no.json.gz", b"{}")):
+    damaged = (
+        ("cut.jsonl.gz", gzip.compress(b"{}" * 99)[:-9], "cannot be read"),
+        ("no.json.gz", b"\x00{}", "cannot be read"),
+        ("plain.json.gz", b"{}", "does not hold an array of rows"),  # it is what it holds, whatever its name
+    )
+    for name, data, problem in damaged:
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(ConfigError, match="cannot be read"):
+        with pytest.raises(ConfigError, match=problem):
             read_code(tmp_path / name)
     with pytest.raises(ConfigError, match="no problems found"):
         read_code(tmp_path / "absent")
