@@ -9,7 +9,7 @@ from evolvent.bench.suite import read_sheet
 from evolvent.cli.main import main
 from evolvent.store.store import Store
 from evolvent.worlds.lookup import Lookup
-from tests.serve.command import command
+from tests.serve.command import command, expect_output
 
 EVAL = ["bench", "agent-eval", "--worlds", "lookup", "--limit", "3", "--tiers", "seen,combo", "--max_tokens", "12"]
 
@@ -24,7 +24,7 @@ def served(tmp_path_factory):
 
 def test_an_endpoint_plays_as_its_policy_does(served, tmp_path, capsys):
     folder, server = served
-    assert f"serving the policy beginner at {server.url}/v1" in server.output
+    expect_output(server, f"serving the policy beginner at {server.url}/v1")
     asked = [
         "--agent",
         "endpoint",

@@ -15,7 +15,7 @@ from evolvent.cli.console import make_console
 from evolvent.cli.serve import COMMAND, DIALECTS, ServeConfig, run
 from evolvent.config import list_settings
 from evolvent.errors import ConfigError
-from tests.serve.command import command
+from tests.serve.command import command, expect_output
 from tests.serve.served import until
 
 SECRET = "a-token-of-24-characters"
@@ -33,8 +33,8 @@ def mistakes(*words):
 
 def test_it_says_what_is_served_and_how_to_connect():
     with command("maze,lookup", "--faces", "native") as server, client_of(server) as client:
-        assert f"serving maze, lookup at {server.url} (this process, 1024 sessions)" in server.output
-        assert f'native    RemoteWorld("{server.url}/v1/worlds/maze")' in server.output
+        serving = f"serving maze, lookup at {server.url} (this process, 1024 sessions)"
+        expect_output(server, serving, f'native    RemoteWorld("{server.url}/v1/worlds/maze")')
         assert client.get("/v1").json()["worlds"] == ["maze", "lookup"]
         assert client.get("/agentgym/maze/").status_code == 404, "a face that was not asked for"
     assert "Traceback" not in server.output and "GET" not in server.output, "requests are not logged"
@@ -43,7 +43,7 @@ def test_it_says_what_is_served_and_how_to_connect():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_in_good_order_with_its_workers(number):
     with command("maze", "--workers", "2", "--faces", "native") as server, client_of(server) as client:
-        assert "(worker processes: 2, 1024 sessions)" in server.output
+        expect_output(server, "(worker processes: 2, 1024 sessions)")
         workers = psutil.Process(server.process.pid).children(recursive=True)
         assert len(workers) == 2
         task = client.get("/v1/worlds/maze/tasks?split=test&tier=seen&limit=1").json()["tasks"][0]
@@ -95,7 +95,6 @@ def test_every_setting_is_described_and_every_face_named():
 
 def test_all_faces_that_are_installed_are_served():
     with command("maze") as server, client_of(server) as client:
-        for name in DIALECTS:
-            assert f"  {name:9} " in server.output
+        expect_output(server, *(f"  {name:9} " for name in DIALECTS))
         assert client.get("/v1").status_code == 200
         assert client.get("/health").json()["sessions"] == {"maze": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from evolvent.serve.launch import launch_server
 from tests.faults.launched import Launched
+from tests.serve.served import until
 
 PROGRAM = (sys.executable, "-m", "evolvent.cli.main", "serve")
 
@@ -22,6 +24,14 @@ def command(*words: object, token: str = "", **env: str):
     """Run it for as long as the block lasts; what serves a policy is forked from a process with torch in memory."""
     told, env = [*map(str, words), "--port", "0"], {"EVOLVENT_TOKEN": token, **env}
     return _forked(told, env) if "--policy" in told else launch_server([*PROGRAM, *told], env=env)
+
+
+def expect_output(server, *texts: str) -> None:
+    """Wait until a running server has written every text: its lines come after it listens, one by one."""
+    for text in texts:
+        with contextlib.suppress(AssertionError):
+            until(lambda text=text: text in server.output)
+        assert text in server.output
 
 
 class Forked:

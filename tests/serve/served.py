@@ -135,7 +135,7 @@ def serving(
             assert not thread.is_alive()
 
 
-def until(true: Any, seconds: float = 10.0) -> None:
+def until(true: Any, seconds: float = 60.0) -> None:
     """Wait for something that happens in another thread or process; never a measurement."""
     end = time.monotonic() + seconds
     while not true():

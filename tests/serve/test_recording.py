@@ -22,7 +22,7 @@ from evolvent.learn.token_sequences import flatten
 from evolvent.serve.openai.recording import SessionRecorder
 from evolvent.store.store import Store
 from evolvent.worlds.prompts.rewards import Reward
-from tests.serve.command import command
+from tests.serve.command import command, expect_output
 from tests.serve.served import until
 from tests.serve.small_policy import NAME, policy_server
 from tests.serve.test_openai_client import shown
@@ -383,12 +383,12 @@ def test_the_command_records_and_scores(tmp_path, policy):
     run = tmp_path / "run"
     words = ("--policy", tmp_path / "model", "--record", run, "--reward", f"{tmp_path / 'my_rewards.py'}:short")
     with command(*words, OMP_NUM_THREADS="1") as server:
-        assert f"sessions are recorded in {run}" in server.output
+        expect_output(server, f"sessions are recorded in {run}")
         with openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0, timeout=60) as client:
             client.chat.completions.create(model="model", messages=QUESTION, max_tokens=4)
         os.kill(server.process.pid, signal.SIGTERM)
         until(lambda: not server.process.is_alive())
-        assert f"recorded 1 session in {run}" in server.output
+        expect_output(server, f"recorded 1 session in {run}")
     (trajectory,) = Store.open(run / "trajectories").trajectories()
     assert trajectory.score.raw == 1.0 and json.loads((run / "run.json").read_text())["state"] == "finished"
 

@@ -28,7 +28,7 @@ from evolvent.serve.openai.reply import ReplyFormat
 from evolvent.serve.openai.request import SamplingSpec
 from evolvent.serve.openai.writing import ReplyWriter
 from tests.learn.byte_policy import byte_policy
-from tests.serve.command import command
+from tests.serve.command import command, expect_output
 
 TOKEN = "a-token-of-24-characters"
 
@@ -145,7 +145,7 @@ def test_the_route_of_the_command(root, policy):
     policy.save(root.parent / "first")
     words = ("--policy", root.parent / "first", "--reload", root)
     with command(*words, token=TOKEN, OMP_NUM_THREADS="1") as server:
-        assert "/update_weights_from_disk takes weights from" in server.output
+        expect_output(server, "/update_weights_from_disk takes weights from")
         with httpx2.Client(base_url=server.url, timeout=60, trust_env=False) as stranger:
             assert stranger.post("/update_weights_from_disk", json={"model_path": "later"}).status_code == 401
         bearer = {"authorization": f"Bearer {TOKEN}"}
