@@ -5,18 +5,13 @@
 `tests/faults` is run by pytest in a process of its own. A number of the list is `provoked` where at least one of its
 tests ran, and `as_expected` where none of them failed and at least one passed; a test that is skipped because a browser
 or a package is missing provokes nothing. Then `benchmarks.soak_mixed` runs for `--soak-minutes`; 0: it does not.
+A run that is interrupted goes on behind its last test while the sources are the same (`benchmarks.kept_tests`).
 """
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
-import time
-import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import soak_mixed
+from benchmarks.kept_tests import KeptTest, kept_file, read_kept, run_kept
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 
 LISTED = 85
-ROOT = Path(__file__).parents[1]
 RESULT = RESULTS / "faults.json"
-NUMBERED = re.compile(r"\btest_f(\d\d)_")
+NUMBERED = re.compile(r"/test_f(\d\d)_")
 GOALS = {"listed": LISTED, "provoked": LISTED, "as_expected": LISTED, "lost": 0, "doubled": 0}
 
 
@@ -43,34 +38,27 @@ class Seen:
     seconds: float = 0.0
 
 
-def read_report(path: Path) -> dict[int, Seen]:
-    """The outcomes by number, from a JUnit file; tests of the folder without a number are left out.
-
-    pytest wrote it a moment ago; it is no file of anybody else.
-    """
+def tally_tests(kept: Sequence[KeptTest]) -> dict[int, Seen]:
+    """Returns the outcomes by number; tests of the folder without a number are left out."""
     found: dict[int, Seen] = defaultdict(Seen)
-    for case in ElementTree.parse(path).getroot().iter("testcase"):
-        numbered = NUMBERED.search(case.get("classname") or "") or NUMBERED.search(case.get("name") or "")
+    for test in kept:
+        numbered = NUMBERED.search(test.test)
         if numbered is None:
             continue
         seen = found[int(numbered[1])]
-        kinds = {child.tag for child in case}
-        seen.failed += bool(kinds & {"failure", "error"})
-        seen.skipped += "skipped" in kinds
-        seen.passed += not kinds & {"failure", "error", "skipped"}
-        seen.seconds += float(case.get("time") or 0.0)
+        seen.failed += test.outcome == "failed"
+        seen.skipped += test.outcome == "skipped"
+        seen.passed += test.outcome == "passed"
+        seen.seconds += test.seconds
     return dict(found)
 
 
-def provoked(tests: Sequence[str]) -> dict[str, Any]:
-    """Run the tests; the figures."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}", *tests]
-        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
-        found = read_report(file)
-    return {**judged(found), "pytest_code": done.returncode, "seconds": round(time.monotonic() - began, 1)}
+def provoked(tests: Sequence[str], file: Path) -> dict[str, Any]:
+    """Runs the tests that the file does not hold yet; returns the figures of all of them."""
+    code = run_kept(file, tests)
+    kept = read_kept(file)
+    seconds = round(sum(test.seconds for test in kept), 1)
+    return {**judged(tally_tests(kept)), "pytest_code": code, "seconds": seconds}
 
 
 def judged(found: dict[int, Seen]) -> dict[str, Any]:
@@ -89,9 +77,15 @@ def judged(found: dict[int, Seen]) -> dict[str, Any]:
     }
 
 
-def report(soak_minutes: float, tests: Sequence[str]) -> dict[str, Any]:
-    """Run it all; the figures."""
-    result: dict[str, Any] = {"benchmark": "faults", **provoked(tests), "lost": None, "doubled": None, "goals": GOALS}
+def report(soak_minutes: float, tests: Sequence[str], file: Path) -> dict[str, Any]:
+    """Runs it all; returns the figures."""
+    result: dict[str, Any] = {
+        "benchmark": "faults",
+        **provoked(tests, file),
+        "lost": None,
+        "doubled": None,
+        "goals": GOALS,
+    }
     if soak_minutes > 0:
         soak = soak_mixed.report(soak_minutes)
         result |= {"lost": soak["lost"], "doubled": soak["doubled"], "soak": soak}
@@ -105,9 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs, and all that they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    result = report(1.0 if options.quick else options.soak_minutes, options.tests)
+    file = kept_file("faults")
+    result = report(1.0 if options.quick else options.soak_minutes, options.tests, file)
     show(result)
     finish(result, options)
+    file.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

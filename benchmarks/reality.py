@@ -14,7 +14,8 @@ Packages: tasks of TextArena, Reasoning Gym and ScienceWorld, played well, badly
 Both are null, with the reason in `package_missing`, where one of the packages is missing.
 
 Cases: what once failed on public reports, real files and a newcomer's first day (`benchmarks.reality_cases`). Of
-`cases`, `cases_right` are those whose tests ran and passed; `cases_wrong` and `cases_not_run` name the others.
+`cases`, `cases_right` are those whose tests ran and passed; `cases_wrong` and `cases_not_run` name the others. They
+come last; when interrupted they go on behind the last test while the sources are the same.
 
     python -m benchmarks.reality --json
 """
@@ -26,6 +27,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.call_cases import list_writers, run_cases
+from benchmarks.kept_tests import kept_file
 from benchmarks.maths_pairs import grade_pairs, measure_numeric_speed, read_pairs, verify_pairs
 from benchmarks.package_tasks import measure_packages
 from benchmarks.reality_cases import CASES, run_tests
@@ -88,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     show(figures, without=("versions", "machine"))
     finish(figures, options)
+    kept_file("reality").unlink(missing_ok=True)
     return 0
 
 

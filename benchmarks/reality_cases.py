@@ -12,21 +12,16 @@ once: a test that is skipped because a package is missing proves nothing. A case
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
-import tempfile
-import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CASES", "Case", "find_tests", "judge_cases", "read_outcomes", "run_tests"]
+from benchmarks.kept_tests import KeptTest, kept_file, read_kept, run_kept
+
+__all__ = ["CASES", "Case", "find_tests", "group_outcomes", "judge_cases", "run_tests"]
 
 ROOT = Path(__file__).parents[1]
-_CHOSEN_VARIABLE = "EVOLVENT_CHOSEN_TESTS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -913,21 +908,14 @@ def find_tests(tests: Iterable[str]) -> list[str]:
     return found
 
 
-def read_outcomes(path: Path) -> dict[str, list[str]]:
+def group_outcomes(kept: Iterable[KeptTest]) -> dict[str, list[str]]:
     """Returns by node id without parameters what became of each run of a test: passed, failed or skipped.
 
     A file that skips all of its tests at once stands under its own name.
-
-    Args:
-        path: a JUnit file that pytest wrote a moment ago.
     """
     outcomes: dict[str, list[str]] = {}
-    for case in ElementTree.parse(path).getroot().iter("testcase"):
-        place, name = case.get("classname") or "", (case.get("name") or "").partition("[")[0]
-        node = f"{place.replace('.', '/')}.py::{name}" if place else f"{name.replace('.', '/')}.py"
-        kinds = {child.tag for child in case}
-        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-        outcomes.setdefault(node, []).append(outcome)
+    for test in kept:
+        outcomes.setdefault(test.test.partition("[")[0], []).append(test.outcome)
     return outcomes
 
 
@@ -951,38 +939,18 @@ def judge_cases(cases: Sequence[Case], outcomes: Mapping[str, Sequence[str]]) ->
     return {"cases": len(cases), "cases_right": right, "cases_wrong": wrong, "cases_not_run": not_run}
 
 
-def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Keeps the tests of cases alone: files are collected whole, because one of them may skip all of its tests."""
-    chosen = set(os.environ.get(_CHOSEN_VARIABLE, "").split())
-    if chosen:
-        items[:] = [item for item in items if item.nodeid.partition("[")[0] in chosen]
-
-
-def run_tests(cases: Iterable[Case] = CASES) -> dict[str, Any]:
+def run_tests(cases: Iterable[Case] = CASES, *, file: Path | None = None) -> dict[str, Any]:
     """Runs the tests of cases in one pytest process; returns the figures.
 
     A case whose test is missing is wrong. pytest is not asked for it, because it would then run none of the others.
+
+    Args:
+        file: where what became of each test is kept (`benchmarks.kept_tests`); None: that of these sources.
     """
     chosen = tuple(cases)
     present = find_tests(sorted({test for case in chosen for test in case.tests}))
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "report.xml"
-        files = sorted({test.partition("::")[0] for test in present})
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "benchmarks.reality_cases",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            f"--junitxml={file}",
-            *files,
-        ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", _CHOSEN_VARIABLE: " ".join(present)}
-        done = subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=sys.stderr)
-        outcomes = read_outcomes(file) if file.is_file() else {}
-    figures = judge_cases(chosen, outcomes)
-    return {**figures, "cases_pytest_code": done.returncode, "cases_seconds": round(time.monotonic() - began, 1)}
+    file = file or kept_file("reality")
+    code = run_kept(file, sorted({test.partition("::")[0] for test in present}), chosen=present)
+    kept = read_kept(file)
+    figures = judge_cases(chosen, group_outcomes(kept))
+    return {**figures, "cases_pytest_code": code, "cases_seconds": round(sum(test.seconds for test in kept), 1)}

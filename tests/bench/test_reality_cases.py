@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from benchmarks import reality
-from benchmarks.reality_cases import CASES, Case, find_tests, judge_cases, read_outcomes
+from benchmarks.kept_tests import KeptTest
+from benchmarks.reality_cases import CASES, Case, find_tests, group_outcomes, judge_cases
 
 
 def test_every_case_has_an_id_of_its_own_and_one_sentence():
@@ -20,16 +21,16 @@ def test_every_test_of_a_case_exists():
     assert find_tests(["tests/bench/test_reality_cases.py::test_none", "tests/nothing.py::test_a"]) == []
 
 
-def test_a_case_is_right_where_each_of_its_tests_passed(tmp_path):
-    file = tmp_path / "report.xml"
-    file.write_text(
-        '<testsuites><testsuite><testcase classname="tests.a.test_b" name="test_c[1-x]"/>'
-        '<testcase classname="tests.a.test_b" name="test_c[2]"><skipped/></testcase>'
-        '<testcase classname="tests.a.test_b" name="test_d"><skipped/></testcase>'
-        '<testcase classname="tests.a.test_b" name="test_e"><failure/></testcase>'
-        '<testcase classname="" name="tests.a.test_whole"><skipped/></testcase></testsuite></testsuites>'
-    )
-    outcomes = read_outcomes(file)
+def test_a_case_is_right_where_each_of_its_tests_passed():
+    file = "tests/a/test_b.py"
+    kept = [
+        KeptTest(f"{file}::test_c[1-x]", "passed"),
+        KeptTest(f"{file}::test_c[2]", "skipped"),
+        KeptTest(f"{file}::test_d", "skipped"),
+        KeptTest(f"{file}::test_e", "failed"),
+        KeptTest("tests/a/test_whole.py", "skipped"),
+    ]
+    outcomes = group_outcomes(kept)
     assert outcomes["tests/a/test_b.py::test_c"] == ["passed", "skipped"]
 
     def tests(*names):
