@@ -392,6 +392,23 @@ BENCHES = (
         ),
     ),
     Bench(
+        "A day in miniature",
+        "soak_all --minutes 30",
+        "soak_all.json",
+        (
+            _most("trajectories lost", "lost", "goals.lost"),
+            _most("trajectories twice", "doubled", "goals.doubled"),
+            _most("trajectories, trainings or pages that were wrong", "wrong", "goals.wrong"),
+            _most("processes, connections or files left open", "left_open", "goals.left_open"),
+            _most("memory of the recording endpoint at the end over the start", "rss_growth", "goals.rss_growth"),
+            _most("ms within which 99 of 100 health checks answered", "health_p99_ms", "goals.health_p99_ms"),
+            _x("sessions recorded", "trajectories_record"),
+            _x("servers killed", "servers_killed"),
+            _x("trainings on two ranks killed", "trainings_killed"),
+            _x("connections that sent slowly", "slow_opened"),
+        ),
+    ),
+    Bench(
         "The viewer in Chromium, 100,000 trajectories",
         "viewer --axe AXE_MIN_JS",
         "viewer.json",
