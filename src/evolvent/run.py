@@ -30,12 +30,13 @@ from evolvent.files import append_line, disk_errors, write_atomic
 from evolvent.identity import check_identity, fingerprint, user_code_fingerprint, version_1_text
 from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.log import Ledger, read_rows, read_stage_cost, write_stage_cost
+from evolvent.store.metrics import MAX_HTML_ROWS, MetricsTable, html_table, read_metrics
 from evolvent.store.schema import INTERRUPTED, encode_trajectory
 from evolvent.store.store import Store
 from evolvent.trajectory import Json, Start, Task, Trajectory, canonical_json, sample_seed, trajectory_name
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from matplotlib.figure import Figure
 
     from evolvent.learn.objectives import Objective
     from evolvent.learn.token_sequences import TokenSequence
@@ -64,44 +65,9 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _CODE_FILE = "code.json"  # digests of the user's code by world
 _MAX_NAMES = 8  # stages that a line names
-_MAX_HTML_ROWS = 50  # of a table in a notebook
 KEY_VERSION = 2
 """Version of the keys of finished stages: 1 hashed Python's `repr`, 2 hashes canonical JSON (`evolvent.identity`)."""
 _SAME_AS_OPTIONS = object()
-
-
-class MetricsTable(list[dict[str, Json]]):
-    """Logged numbers: a list of dicts, one a row.
-
-    >>> MetricsTable([{"step": 1, "loss": 0.5}, {"step": 2}]).to_arrow().column("loss").to_pylist()
-    [0.5, None]
-    """
-
-    def to_arrow(self) -> pa.Table:
-        """Returns the rows as an Arrow table; columns that a row lacks are null."""
-        import pyarrow as pa
-
-        names = dict.fromkeys(name for row in self for name in row)
-        return pa.table({name: [row.get(name) for row in self] for name in names})
-
-    def to_pandas(self) -> object:
-        """Returns the rows as a data frame; it needs pandas."""
-        return self.to_arrow().to_pandas()
-
-    def _repr_html_(self) -> str:
-        names = list(dict.fromkeys(name for row in self for name in row))
-        return html_table(names, [[row.get(name, "") for name in names] for row in self[-_MAX_HTML_ROWS:]])
-
-
-def html_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table for notebooks; all cells are text.
-
-    >>> html_table(["a"], [["<b>"]])
-    '<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
-    """
-    lines = ["".join(f"<th>{escape(name)}</th>" for name in names)]
-    lines += ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 @dataclass(frozen=True)
@@ -302,7 +268,7 @@ class Run(Generic[P]):
 
     def _repr_html_(self) -> str:
         stages = read_rows(self.folder / "stages.jsonl")
-        rows = [(row["name"], row["verb"], f"{row['seconds']:.1f} s") for row in stages[-_MAX_HTML_ROWS:]]
+        rows = [(row["name"], row["verb"], f"{row['seconds']:.1f} s") for row in stages[-MAX_HTML_ROWS:]]
         return f"<p>{escape(repr(self))}</p>{html_table(('stage', 'verb', 'time'), rows)}"
 
     def metrics(self, kind: str | None = None) -> MetricsTable:
@@ -311,8 +277,16 @@ class Run(Generic[P]):
         Args:
             kind: rows of one kind alone, such as "fit", "practise" (an iteration of RL) or "evaluate"; None: all.
         """
-        rows = read_rows(self.folder / "metrics.jsonl")
-        return MetricsTable(dict(row) for row in rows if kind in (None, row.get("kind")))
+        return read_metrics(self.folder, kind)
+
+    def plot(self, *names: str, kind: str | None = None) -> Figure:
+        """Draws numbers that the run logged so far, as `run.metrics(kind).plot(*names)`; it needs `evolvent[plot]`.
+
+        Args:
+            names: logged numbers, such as "return" or "loss"; none: those of success, return and loss that there are.
+            kind: rows of one kind alone; None: all.
+        """
+        return self.metrics(kind).plot(*names)
 
     def _record_state(self, state: str) -> None:
         """Writes `run.json`, where nobody else keeps that record."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from evolvent.store.exchange import write_csv as write_csv
     from evolvent.store.exchange import write_jsonl as write_jsonl
     from evolvent.store.exchange import write_messages as write_messages
+    from evolvent.store.metrics import MetricsTable as MetricsTable
+    from evolvent.store.metrics import read_metrics as read_metrics
     from evolvent.store.minari import write_minari as write_minari
     from evolvent.store.minari import write_minari_episodes as write_minari_episodes
     from evolvent.store.offline import read_d4rl as read_d4rl
@@ -40,6 +42,7 @@ __getattr__, __dir__, __all__ = lazy_namespace(
             "write_jsonl",
             "write_messages",
         ),
+        "metrics": ("MetricsTable", "read_metrics"),
         "minari": ("write_minari", "write_minari_episodes"),
         "offline": ("read_d4rl", "read_minari"),
         "store": ("Store",),
