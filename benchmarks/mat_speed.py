@@ -26,7 +26,8 @@ from benchmarks.mat_plain import PlainLoop, PlainMat
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from evolvent.marl.policy import TeamPolicy, team_shape
 from evolvent.marl.rollout import ArrayRollout
-from evolvent.marl.updates import TeamLearner, TeamUpdateConfig
+from evolvent.marl.settings import TeamUpdateConfig
+from evolvent.marl.updates import TeamLearner
 from evolvent.models.mat import MultiAgentTransformer
 from evolvent.models.team_actions import TeamInputs
 from evolvent.models.team_files import make_team

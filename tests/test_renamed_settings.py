@@ -9,12 +9,12 @@ import pytest
 
 from evolvent.config import resolve
 from evolvent.identity import version_1_text, version_1_values
-from evolvent.marl.updates import TeamUpdateConfig
+from evolvent.marl.settings import TeamUpdateConfig
 from evolvent.methods.agentevol import AgentEvolConfig
 from evolvent.methods.decision_transformer import DecisionTransformerConfig
 from evolvent.methods.mat import MATConfig
 from evolvent.methods.ppo import PPOConfig
-from evolvent.offline.training import SequenceTrainingConfig
+from evolvent.offline.settings import SequenceTrainingConfig
 from evolvent.rl.trainer import RLConfig
 
 RENAMED = [

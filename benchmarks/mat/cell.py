@@ -17,7 +17,7 @@ import torch
 
 from evolvent.config import as_dict
 from evolvent.marl.policy import TeamPolicy, team_shape
-from evolvent.marl.updates import TeamUpdateConfig
+from evolvent.marl.settings import TeamUpdateConfig
 from evolvent.methods.mat import MATConfig, mat
 from evolvent.models.team_files import load_team, make_team, save_team
 from evolvent.rollout.teams import play_episodes

@@ -123,11 +123,12 @@ def test_a_mistake_is_told_before_torch_is_imported():
     program = (
         "import sys\n"
         "from evolvent.cli.main import main\n"
-        "for words in ('eval xs', 'search', 'train sft x.jsonl', 'train dpo x.jsonl', 'evolve'):\n"
+        "recipes = ('sft', 'dpo', 'agdc', 'mat', 'sequence', 'hammer', 'comments', 'p3')\n"
+        "for words in ('eval xs', 'search', 'evolve', *(f'train {recipe}' for recipe in recipes)):\n"
         "    assert main([*words.split(), '--sead', '1']) == 2, words\n"
         "    assert main([*words.split(), '--threads', 'many']) == 2, words\n"
         "    print(sorted({'torch', 'transformers'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]"] * 5
-    assert done.stderr.count("did you mean 'seed'?") == 5 and done.stderr.count("threads: got 'many'") == 5
+    assert done.stdout.splitlines() == ["[]"] * 11
+    assert done.stderr.count("unknown key 'sead'") == 11 and done.stderr.count("threads: got 'many'") >= 8

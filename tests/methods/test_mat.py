@@ -8,7 +8,7 @@ import torch
 
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, ShapeMismatch
-from evolvent.marl.updates import TeamUpdateConfig
+from evolvent.marl.settings import TeamUpdateConfig
 from evolvent.methods.mat import PRESETS, MATConfig, mat
 from evolvent.models.team_files import save_team
 from evolvent.rollout.teams import TeamCollector, play_episodes

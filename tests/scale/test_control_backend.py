@@ -11,7 +11,8 @@ import torch
 
 from evolvent.errors import ConfigError, ShapeMismatch
 from evolvent.marl.control import ControlTrainer, make_control_policy
-from evolvent.methods.control_ppo import ControlPPOConfig, control_ppo
+from evolvent.marl.settings import ControlPPOConfig
+from evolvent.methods.control_ppo import control_ppo
 from evolvent.scale.control_backend import ControlBackend, control_run
 from evolvent.scale.local_backend import EvaluationPanel
 from evolvent.trajectory import Start

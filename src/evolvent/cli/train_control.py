@@ -20,7 +20,7 @@ from rich.console import Console
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import print_world_notes
 from evolvent.cli.record import RunRecord, choose_run_folder
-from evolvent.cli.registry import find_control_policy, load_worlds
+from evolvent.cli.registry import find_control_policy, load_worlds, require_train_extra
 from evolvent.cli.run_setup import (
     EvaluationConfig,
     RunSetup,
@@ -31,11 +31,8 @@ from evolvent.cli.run_setup import (
 )
 from evolvent.cli.settings import AnyCommand, Command, DeviceConfig, WorldsConfig, parse_command
 from evolvent.errors import ConfigError, Problem
-from evolvent.marl.control import check_control_policy, make_control_policy
-from evolvent.methods.control_ppo import ControlPPOConfig, control_ppo
+from evolvent.marl.settings import ControlPPOConfig
 from evolvent.models.placement import find_device
-from evolvent.models.team_files import load_team
-from evolvent.scale.control_backend import ControlBackend
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.gym.world import GymnasiumWorld
@@ -126,6 +123,9 @@ def load_control_policy(
     Raises:
         ConfigError: an unknown name. ShapeMismatch: a policy for other observations or actions.
     """
+    from evolvent.marl.control import check_control_policy, make_control_policy
+    from evolvent.models.team_files import load_team
+
     if name == POLICY_NAME:
         return make_control_policy(world, width=width, seed=seed).to(find_device(device))
     folder = find_control_policy(name)
@@ -152,6 +152,7 @@ def load_control_worlds(names: Sequence[str]) -> dict[str, GymnasiumWorld]:
 
 def make_backend_factory(device: str) -> type[LocalBackend]:
     """Returns what builds the backend of a run from the settings that all commands have."""
+    from evolvent.scale.control_backend import ControlBackend
 
     def make_backend(
         worlds: Mapping[str, GymnasiumWorld], train: object, panel: EvaluationPanel, **_: object
@@ -167,6 +168,10 @@ def run(argv: Sequence[str], console: Console) -> int:
     if args is None:
         return 0
     config: TrainControlConfig = args.config
+    require_train_extra("evolvent train")
+    from evolvent.methods.control_ppo import control_ppo
+    from evolvent.scale.control_backend import ControlBackend
+
     worlds = load_control_worlds(config.worlds)
     if len(worlds) != 1:
         message = f"got {len(worlds)} worlds, expected one for a policy over numbers"

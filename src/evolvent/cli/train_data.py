@@ -30,7 +30,7 @@ from evolvent.curate.commenting import Commenting
 from evolvent.curate.subset import SELECTORS
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json, write_atomic
-from evolvent.learn.learner import TrainConfig
+from evolvent.learn.settings import TrainConfig
 from evolvent.methods.comments import CommentsConfig, comments
 from evolvent.methods.hammer import HammerConfig, hammer
 from evolvent.methods.p3 import P3Config, p3

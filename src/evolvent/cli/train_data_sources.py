@@ -22,7 +22,6 @@ from evolvent.curate.notes import format_request
 from evolvent.curate.origins import read_located_rows, read_source
 from evolvent.curate.shards import Row
 from evolvent.curate.subset import iterate_texts
-from evolvent.engine.fitting import engine_for
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, VocabularyMismatch
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake
@@ -164,6 +163,8 @@ class CallData(MethodData):
         """
         if not self.test:
             return {}
+        from evolvent.engine.fitting import engine_for
+
         prompt, engine = self.make_prompt(policy), engine_for(policy, slots=self.slots)
         usable_samples = [entry for entry in self.test if self._is_usable(entry, prompt, policy)]
         pieces = {"words": self.config.words, "pieces": self.config.pieces, "style": self.config.style}

@@ -24,7 +24,7 @@ from evolvent.cli.registry import require_train_extra
 from evolvent.cli.settings import AnyCommand, Command, DeviceConfig, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
-from evolvent.marl.updates import TeamUpdateConfig
+from evolvent.marl.settings import TeamUpdateConfig
 from evolvent.methods.mat import PRESETS, MATConfig
 from evolvent.view.escape import show_hidden
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field, model_validator
 
-from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem, ShapeMismatch
+from evolvent.errors import ShapeMismatch
 from evolvent.identity import version_1_text
 from evolvent.marl.checkpoint import TeamState, read_state, write_state
 from evolvent.marl.policy import TeamPolicy, team_shape
 from evolvent.marl.rollout import ArrayRollout, collect_ended
-from evolvent.marl.updates import TeamLearner, TeamUpdateConfig
+from evolvent.marl.settings import ControlPPOConfig
+from evolvent.marl.updates import TeamLearner
 from evolvent.models.team_actions import TeamModel, TeamShape
 from evolvent.models.team_files import make_team
 from evolvent.rollout.teams import TeamCollector, resume_collector
@@ -25,7 +24,6 @@ from evolvent.worlds.gym.rows import control_spec, make_control_batch
 from evolvent.worlds.gym.world import GymnasiumWorld
 
 __all__ = [
-    "ControlPPOConfig",
     "ControlSpec",
     "ControlTrainer",
     "check_control_policy",
@@ -34,48 +32,6 @@ __all__ = [
 ]
 
 _STATE_FILE = "training.safetensors"
-
-
-class ControlPPOConfig(Config):
-    """Settings of PPO over numbers."""
-
-    iterations: int = Field(default=100, ge=1, description="iterations of playing and updating")
-    rows: int = Field(default=16, ge=1, description="episodes that are played side by side")
-    steps: int = Field(default=128, ge=1, description="steps of each row in an iteration")
-    width: int = Field(default=64, ge=2, description="of the hidden layers of a new policy")
-    lr: float = Field(default=5e-4, gt=0, description="learning rate of Adam, which decays linearly")
-    final_lr_ratio: float = Field(default=0.0, ge=0, le=1, description="share of the learning rate at the end")
-    measure_every: int = Field(default=0, ge=0, description="iterations between two measurements; 0: only at the end")
-    save_every: int = Field(default=10, ge=1, description="iterations between two states that a resumed run begins at")
-    ppo_epochs: int = Field(default=10, ge=1, description="passes over an iteration's steps")
-    minibatches: int = Field(default=8, ge=1, description="updates of a pass")
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount between steps")
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="of generalised advantage estimation")
-    clip_range: float = Field(default=0.2, gt=0, description="of the ratio, and of values")
-    entropy_coef: float = Field(default=0.0, ge=0, description="coefficient of the entropy bonus")
-    value_coef: float = Field(default=1.0, gt=0, description="coefficient of the value loss")
-    max_grad_norm: float = Field(default=0.5, gt=0, description="largest global norm of the gradient")
-
-    @model_validator(mode="after")
-    def _check_minibatches(self) -> ControlPPOConfig:
-        if self.rows * self.steps < self.minibatches:
-            message = f"got {self.minibatches}, expected at most the {self.rows * self.steps} steps of an iteration"
-            raise ConfigError([Problem("minibatches", message)])
-        return self
-
-    def make_update_config(self) -> TeamUpdateConfig:
-        """Returns the settings of the updates, which those of teams share."""
-        return TeamUpdateConfig(
-            lr=self.lr,
-            ppo_epochs=self.ppo_epochs,
-            minibatches=self.minibatches,
-            gamma=self.gamma,
-            gae_lambda=self.gae_lambda,
-            clip_range=self.clip_range,
-            entropy_coef=self.entropy_coef,
-            value_weight=self.value_coef,
-            grad_norm=self.max_grad_norm,
-        )
 
 
 @dataclass(frozen=True)

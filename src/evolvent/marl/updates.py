@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
-from evolvent.config import Config
 from evolvent.errors import NonFinite, ShapeMismatch
 from evolvent.marl.credit import TeamAdvantages, ValueNormalizer, estimate_team_advantages
 from evolvent.marl.policy import TeamPolicy, rollout_actions, rollout_tensors
 from evolvent.marl.rollout import ArrayRollout
+from evolvent.marl.settings import TeamUpdateConfig
 from evolvent.models.team_actions import TeamInputs, TeamModel
 from evolvent.models.team_actors import TeamActors
 from evolvent.rl.advantages import whiten
@@ -32,7 +31,6 @@ from evolvent.trajectory import sample_rng
 __all__ = [
     "TeamBuffer",
     "TeamLearner",
-    "TeamUpdateConfig",
     "build_team_buffer",
     "iterate_minibatches",
     "team_policy_loss",
@@ -116,29 +114,6 @@ def iterate_minibatches(buffer: TeamBuffer, count: int, *key: object) -> Iterato
     cuts = np.linspace(0, decisions, min(count, decisions) + 1).astype(int).tolist()
     for begin, end in pairwise(cuts):
         yield shuffled.select_rows(slice(begin, end))
-
-
-class TeamUpdateConfig(Config):
-    """Settings of a team's updates. The defaults are MAT's for HalfCheetah 6x1 (arXiv 2205.14953, appendix)."""
-
-    lr: float = Field(default=5e-5, gt=0, description="learning rate of Adam")
-    ppo_epochs: int = Field(default=10, ge=1, description="passes over a rollout")
-    minibatches: int = Field(default=40, ge=1, description="updates of a pass")
-    clip_range: float = Field(default=0.05, gt=0, description="range of the ratio, and of values")
-    entropy_coef: float = Field(default=0.001, ge=0, description="weight of the entropy")
-    value_weight: float = Field(default=1.0, gt=0, description="weight of the value loss")
-    huber: float = Field(default=10.0, gt=0, description="error of a value beyond which its loss is linear")
-    grad_norm: float = Field(default=0.5, gt=0, description="largest norm of the gradient")
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount between decisions")
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="lambda between decisions")
-    lam_part: float = Field(default=1.0, ge=0, le=1, description="lambda between agents, where credit is by parts")
-    credit: Literal["action", "part"] = Field(default="action", description="level of credit: decisions, or agents")
-    value_norm: bool = Field(default=True, description="whether values are trained on normalised returns")
-    clip_values: bool = Field(default=True, description="whether values are clipped around those before")
-    mask_policy: bool = Field(
-        default=True, description="whether agents that are not alive are left out of the policy's loss"
-    )
-    mask_values: bool = Field(default=True, description="whether they are left out of the value loss")
 
 
 def team_policy_loss(

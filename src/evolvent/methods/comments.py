@@ -42,7 +42,6 @@ from evolvent.curate.notes import (
 )
 from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid, VocabularyMismatch
 from evolvent.files import plain_json, write_atomic
-from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.rows import ReadingConfig, read_rows
 from evolvent.learn.taught import build_demonstration
 from evolvent.learn.token_sequences import TokenSequence
@@ -117,6 +116,8 @@ def comments(
         NothingToLearn: no pair, or no code is left.
         ConfigError: two sources share an id, the run lacks the world, or a range is empty.
     """
+    from evolvent.learn.objectives import weighted_nll
+
     _check_ids(sources)
     pairs = _build_pairs(sources if examples is None else examples, config, policy, seed=run.seed)
     round_rows: list[Mapping[str, object]] = []

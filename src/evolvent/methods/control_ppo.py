@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from evolvent.marl.control import ControlPPOConfig, ControlSpec, ControlTrainer
+from evolvent.marl.control import ControlSpec, ControlTrainer
+from evolvent.marl.settings import ControlPPOConfig
 from evolvent.models.team_actions import TeamModel
 from evolvent.run import Run
 from evolvent.trajectory import Task
@@ -19,7 +20,7 @@ from evolvent.trajectory import Task
 if TYPE_CHECKING:
     from evolvent.rl.trainer import RLSpec
 
-__all__ = ["ControlPPOConfig", "control_ppo"]
+__all__ = ["control_ppo"]
 
 
 def control_ppo(

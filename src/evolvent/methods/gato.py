@@ -20,7 +20,7 @@ from pydantic import Field as Setting
 from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, unknown_name_problem
 from evolvent.models.gato import BINS, NUMBERS, SEPARATOR, Field, GatoStep, decode_numbers, encode_step
-from evolvent.offline.training import SequenceTrainingConfig
+from evolvent.offline.settings import SequenceTrainingConfig
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from evolvent.config import Config
 from evolvent.curate.irrelevance import mix_irrelevant
 from evolvent.curate.masking import MaskSpec, mask_epoch
 from evolvent.errors import NothingToLearn, SampleInvalid
-from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.taught import build_demonstration
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.messages import CallSample, Tool
@@ -90,6 +89,8 @@ def hammer(
         ConfigError: two samples share an id.
         NothingToLearn: no sample can be written.
     """
+    from evolvent.learn.objectives import weighted_nll
+
     all_samples = mix_irrelevant(samples, config.share, seed=run.seed, pool=pool).samples
     data = list(build_demonstrations(all_samples, config, prompt, dialect=dialect, seed=run.seed))
     if not data:

@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from evolvent.config import Config, redact
 from evolvent.errors import ConfigError, Problem
 from evolvent.identity import version_1_text, version_1_values
-from evolvent.marl.updates import TeamUpdateConfig
+from evolvent.marl.settings import TeamUpdateConfig
 from evolvent.worlds.teams.base import Resumable, TeamBatch
 
 if TYPE_CHECKING:

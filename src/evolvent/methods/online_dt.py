@@ -22,7 +22,7 @@ from pydantic import Field
 from evolvent.config import Config
 from evolvent.errors import ConfigError
 from evolvent.methods.decision_transformer import ReturnConditionedPolicy
-from evolvent.offline.training import SequenceTrainingConfig
+from evolvent.offline.settings import SequenceTrainingConfig
 from evolvent.store.episodes import Episodes, concatenate_episodes
 
 if TYPE_CHECKING:

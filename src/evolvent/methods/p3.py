@@ -32,7 +32,6 @@ from evolvent.curate.pace import pace_mask
 from evolvent.curate.select import Selector, dpp, mask_spans, select_spans, unit_features
 from evolvent.curate.selectors import random_choice, top_quality
 from evolvent.errors import ConfigError, NothingToLearn
-from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
 from evolvent.run import Run
@@ -91,6 +90,8 @@ def p3(
     Raises:
         NothingToLearn: the pool is empty, or a sample has no answer tokens.
     """
+    from evolvent.learn.objectives import weighted_nll
+
     if not pool:
         raise NothingToLearn("the demonstration pool is empty", value=0, expected="at least one demonstration")
     for number in run.rounds(config.rounds):

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.offline.training import SequenceTrainingConfig
+from evolvent.offline.settings import SequenceTrainingConfig
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:

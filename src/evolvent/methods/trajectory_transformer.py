@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.offline.training import SequenceTrainingConfig
+from evolvent.offline.settings import SequenceTrainingConfig
 from evolvent.store.episodes import Episodes
 from evolvent.trajectory import sample_seed
 

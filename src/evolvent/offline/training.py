@@ -7,30 +7,17 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from evolvent.config import Config
 from evolvent.errors import NonFinite
+from evolvent.offline.settings import SequenceTrainingConfig
 from evolvent.offline.state import SequenceCheckpoint, SequenceProgress
 from evolvent.trajectory import sample_rng, sample_seed
 
-__all__ = ["SequenceTrainingConfig", "build_optimizer", "build_seeded", "fit_windows"]
+__all__ = ["build_optimizer", "build_seeded", "fit_windows"]
 
 M = TypeVar("M", bound=nn.Module)
 _HISTORY_ROWS = 20  # rows of a history
-
-
-class SequenceTrainingConfig(Config):
-    """Settings of training a sequence policy; the defaults are Decision Transformer's."""
-
-    max_steps: int = Field(default=100_000, ge=1, description="updates of the weights")
-    batch: int = Field(default=64, ge=1, description="windows of an update")
-    lr: float = Field(default=1e-4, gt=0, description="learning rate")
-    weight_decay: float = Field(default=1e-4, ge=0, description="of AdamW")
-    warmup: int = Field(default=10_000, ge=0, description="updates in which the learning rate rises from 0")
-    grad_norm: float = Field(default=0.25, gt=0, description="longer gradients are cut to it")
-    beta2: float = Field(default=0.999, gt=0, lt=1, description="AdamW's second decay; its first is .9")
 
 
 def build_seeded(build: Callable[[], M], seed: int) -> M:
