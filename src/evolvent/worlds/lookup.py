@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import count, pairwise
 
 import numpy as np
@@ -126,6 +126,12 @@ def _fact_layout() -> tuple[NDArray[np.int64], ...]:
 
 
 _VALUE_FIRST, _VALUE_SIZE, _ALLOWED, _SHIFT = _fact_layout()
+# Per entity: the indices of its facts, relations in their fixed order.
+_FACTS_OF = tuple(
+    tuple(relation.base + index for relation in _OF_TYPE[kind])
+    for kind, pool in _POOLS.items()
+    for index in range(len(pool))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +165,16 @@ class Facts:
         Every relation is a function, so numbering the entities as they are met from the start, relations in a fixed
         order, gives one numbering for all renamings. Facts that cannot be reached from the start do not count.
         """
-        number = {self.start: 0}
+        values, number = self.values, {self.start: 0}
         entities, code = [self.start], []
         for entity in entities:
-            for relation in _OF_TYPE[_type_of(entity)]:
-                value = self.value(relation, entity)
+            for index in _FACTS_OF[entity]:
+                value = values[index]
                 if value not in number:
                     number[value] = len(entities)
                     entities.append(value)
                 code.append(number[value])
         return hashlib.sha256(bytes(code) + " ".join(self.chain).encode()).hexdigest()
-
-
-def _type_of(entity: int) -> str:
-    return "person" if entity < _FIRST["city"] else "city" if entity < _FIRST["country"] else "country"
 
 
 def draw_facts(chain: Chain, seed: int) -> Facts:
@@ -193,6 +195,12 @@ def draw_facts(chain: Chain, seed: int) -> Facts:
         if len(set(path)) == len(path):
             break
     return facts
+
+
+@lru_cache(maxsize=1 << 14)
+def _canonical_key(chain: Chain, seed: int) -> str:
+    """Returns `Facts.canonical` of a task; every world of a process deals its panels from the same tasks."""
+    return draw_facts(chain, seed).canonical()
 
 
 _SCHEMA = ";".join(
@@ -380,11 +388,11 @@ class Lookup:
         for seed in count():
             for chain in self._chains[tier]:
                 spec: dict[str, Json] = {"chain": list(chain), "seed": seed}
-                yield Candidate(spec, _render_question(chain), tier, draw_facts(chain, seed).canonical())
+                yield Candidate(spec, _render_question(chain), tier, _canonical_key(chain, seed))
 
     def key(self, task: Task) -> str:
         """Returns a key that is equal for tasks that differ only in names; panels are dealt by it."""
-        return draw_facts(*self._parse_spec(task)).canonical()
+        return _canonical_key(*self._parse_spec(task))
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         return self._panels.tasks(split, tier)
