@@ -2,16 +2,21 @@
 
 `register()` adds the device `fakegpu`. Its tensors are not CPU tensors: an operation that mixes both raises, except for
 scalars, copies and indices, as on CUDA. So a program that runs here puts its tensors on the model's device. Registering
-changes torch for the whole process: use it in a process of its own.
+changes torch for the whole process: `run_commands` uses it in a forked one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from tests.forks import context
 
 NAME = "fakegpu"
 _ATEN = torch.ops.aten
@@ -100,7 +105,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         return torch.device("cpu") if isinstance(value, torch.device) and value.type == NAME else value
 
     target = kwargs.get("device")
-    cpu_args, cpu_kwargs = tree_map(unwrap, args), tree_map(unwrap, kwargs)
+    cpu_args, cpu_kwargs = _map_leaves(unwrap, args), _map_leaves(unwrap, kwargs)
     is_index = func.name().startswith(("aten::index", "aten::_index"))
     if cpu_tensors and device_tensors and func not in _TRANSFERS and not is_index:
         raise RuntimeError(f"{func.name()}: expected all tensors on one device, found cpu and {NAME}")
@@ -118,7 +123,16 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
             return device_tensors[id(value)]
         return value if leaves_device else FakeDeviceTensor(value)
 
-    return tree_map(wrap, result)
+    return _map_leaves(wrap, result)
+
+
+def _map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Changes what tuples, lists and dicts hold; the trees of operators have no others."""
+    if type(tree) is dict:
+        return {name: _map_leaves(change, branch) for name, branch in tree.items()}
+    if type(tree) in (tuple, list):
+        return type(tree)([_map_leaves(change, branch) for branch in tree])
+    return change(tree)
 
 
 class _NoGradMode(torch.no_grad):
@@ -152,3 +166,41 @@ def register() -> None:
     torch.tensor = tensor  # type: ignore[assignment]
     torch.Generator = _Generator  # type: ignore[misc]
     torch.inference_mode = _NoGradMode  # type: ignore[misc,assignment]
+
+
+def run_commands(commands: Sequence[str], folder: Path) -> list[tuple[int, bool]]:
+    """Runs commands of evolvent one after another in one process that has this device.
+
+    Args:
+        commands: the words of each, without the name of the program.
+        folder: where their output is kept.
+
+    Returns:
+        The exit code of each command and whether it ran an operation on the device.
+
+    Raises:
+        AssertionError: the process ended before its commands; the message is what it wrote.
+    """
+    process = context().Process(target=_run_commands, args=(list(commands), str(folder)), daemon=True)
+    process.start()
+    process.join(300)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    ended = folder / "ended.json"
+    assert process.exitcode == 0 and ended.exists(), (folder / "output").read_text(encoding="utf-8")
+    return [(code, has_run) for code, has_run in json.loads(ended.read_text(encoding="utf-8"))]
+
+
+def _run_commands(commands: list[str], folder: str) -> None:
+    from evolvent.cli.main import main
+
+    register()
+    ended = []
+    with (Path(folder) / "output").open("w", encoding="utf-8", buffering=1) as output:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            for command in commands:
+                count = operations
+                code = main(command.split())
+                ended.append((code, operations > count))
+    (Path(folder) / "ended.json").write_text(json.dumps(ended), encoding="utf-8")

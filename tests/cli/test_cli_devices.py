@@ -4,10 +4,8 @@ The device of `tests/fake_device.py` stands for a GPU: it refuses to mix its ten
 """
 
 import json
-import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,18 +17,8 @@ from evolvent.errors import ConfigError
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.placement import Placement, find_device
 from evolvent.models.policy import load_policy, tiny_policy
+from tests.fake_device import run_commands
 
-TESTS = Path(__file__).parents[1]
-RUN_ON_FAKE_DEVICE = """
-import sys
-import fake_device
-fake_device.register()
-from evolvent.cli.main import main
-for line in sys.stdin:
-    count = fake_device.operations
-    code = main(line.split())
-    print("ran", code, fake_device.operations > count, flush=True)
-"""
 SMALL_PANEL = "--worlds lookup --panel.limit 2 --slots 16 --max_tokens 4"
 EVOLVE = (
     f"evolve {SMALL_PANEL} --demonstrations 4 --namings 1 --explore 2 --method.clone_tokens 150 "
@@ -48,21 +36,14 @@ def test_every_verb_runs_on_the_device_and_agrees_with_the_cpu(tmp_path):
         f"{EVOLVE} --output_dir {tmp_path}/evolve",
         f"{GRPO} --output_dir {tmp_path}/grpo",
         f"eval {tmp_path}/evolve {SMALL_PANEL} --output_dir {tmp_path}/eval",
-        f"collect --agent policy --policy {tmp_path}/evolve --worlds lookup --limit 2 --output_dir {tmp_path}/collect",
+        f"collect --agent policy --policy {tmp_path}/evolve --worlds lookup --limit 2 --max_tokens 4 "
+        f"--output_dir {tmp_path}/collect",
         f"search --worlds lookup --policy {tmp_path}/evolve --limit 1 --tiers seen --budgets 64 --methods greedy "
-        f"--search.value none --output_dir {tmp_path}/search",
+        f"--search.value none --search.max_tokens 4 --output_dir {tmp_path}/search",
         f"chat {tmp_path}/evolve/model --once boss --max-tokens 3",
     ]
-    finished = subprocess.run(
-        [sys.executable, "-c", RUN_ON_FAKE_DEVICE],
-        input="".join(f"{command} --device fakegpu\n" for command in commands),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={"PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-    )
-    codes = [line for line in finished.stdout.splitlines() if line.startswith("ran")]
-    assert codes == ["ran 0 True"] * len(commands), finished.stdout + finished.stderr
+    ended = run_commands([f"{command} --device fakegpu" for command in commands], tmp_path)
+    assert ended == [(0, True)] * len(commands), (tmp_path / "output").read_text(encoding="utf-8")
     for verb, command in (("evolve", EVOLVE), ("grpo", GRPO)):
         assert main([*command.split(), "--output_dir", f"{tmp_path}/{verb}-cpu"]) == 0
         weights, cpu_weights = (
@@ -88,16 +69,8 @@ KINDS = ("mat", "mat_dec", "happo")
 def test_a_team_learns_on_the_device_what_it_learns_on_the_cpu(tmp_path):
     """Half of the training runs there, and a resumed run goes on here."""
     commands = [f"{TEAM} --mat.kind {kind} --output_dir {tmp_path}/{kind} --device fakegpu" for kind in KINDS]
-    finished = subprocess.run(
-        [sys.executable, "-c", RUN_ON_FAKE_DEVICE],
-        input="\n".join(commands),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={"PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-    )
-    codes = [line for line in finished.stdout.splitlines() if line.startswith("ran")]
-    assert codes == ["ran 0 True"] * len(KINDS), finished.stdout + finished.stderr
+    ended = run_commands(commands, tmp_path)
+    assert ended == [(0, True)] * len(KINDS), (tmp_path / "output").read_text(encoding="utf-8")
     for kind in KINDS:
         assert main([*TEAM.split(), "--mat.kind", kind, "--output_dir", f"{tmp_path}/{kind}-cpu"]) == 0
         history, cpu_history = (

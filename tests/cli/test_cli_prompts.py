@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 
@@ -13,6 +12,7 @@ from evolvent.cli.main import main
 from evolvent.cli.prompt_data import data_preset, make_prompt_world, world_of_options
 from evolvent.cli.registry import load_world
 from evolvent.errors import ConfigError
+from tests.faults.launched import Launched
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "red", "blue", "green", "black")
 REWARDS = '''
@@ -79,15 +79,16 @@ def test_several_rewards_weights_and_tools(folder, capsys):
     assert "rewards exact x 1, has_e x 0.5; tools find" in shown
 
 
-def test_a_killed_training_goes_on(folder, command, capsys):
+def test_a_killed_training_goes_on(folder, capsys):
     words = ("train", "rl", "--method", "grpo", "--data", "rows.jsonl", "--reward", "score.py:has_e", "--max_tokens", 4)
     words += ("--rl.practice.iterations", 6, "--rl.practice.tasks_per_iteration", 4, "--rl.practice.save_every", 1)
-    process = command.start(*words, "--to", "killed", cwd=folder)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(folder.glob("killed/stages/*/checkpoints/*2*")):
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    with Launched(1, (*words, "--to", "killed"), cwd=folder) as training:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not list(folder.glob("killed/stages/*/checkpoints/*2*")):
+            assert training.processes[0].is_alive(), training.said()
+            time.sleep(0.02)
+        training.signal(signal.SIGKILL)
+        training.wait()
     assert told(capsys, "train", "rl", "--resume", "killed")[0] == 0
     assert told(capsys, *words, "--to", "whole")[0] == 0
     files = [(folder / name / "model" / "model.safetensors").read_bytes() for name in ("killed", "whole")]
@@ -172,7 +173,7 @@ def test_help_shows_the_options(capsys):
 
 
 @pytest.mark.parametrize("verb", ["collect", "search"])
-def test_a_resumed_collection_or_search_refuses_a_changed_reward(folder, command, capsys, verb):
+def test_a_resumed_collection_or_search_refuses_a_changed_reward(folder, capsys, verb):
     data = ("--data", "rows.jsonl", "--reward", "score.py:has_e")
     agent = ("--agent", "policy") if verb == "collect" else ("--search.method", "best_of_n", "--search.max_tokens", 4)
     limit = ("--max_tokens", 4) if verb == "collect" else ()
@@ -180,8 +181,10 @@ def test_a_resumed_collection_or_search_refuses_a_changed_reward(folder, command
     assert told(capsys, *words)[0] == 0
     source = (folder / "score.py").read_text(encoding="utf-8")
     (folder / "score.py").write_text(source.replace("def has_e", "BONUS = 1\n\n\ndef has_e", 1) + "\n# a comment\n")
-    assert command(verb, "--resume", "run", cwd=folder).returncode == 0, "what the reward does not use does not count"
+    with Launched(1, (verb, "--resume", "run"), cwd=folder) as resumed:
+        assert resumed.wait() == [0], "what the reward does not use does not count"
     (folder / "score.py").write_text(source.replace('"e"', '"a"'), encoding="utf-8")
-    refused = command(verb, "--resume", "run", cwd=folder)
-    assert refused.returncode == 2
-    assert "--resume: the code of prompts has changed since run began (start a new run; its episodes" in refused.stderr
+    with Launched(1, (verb, "--resume", "run"), cwd=folder) as refused:
+        assert refused.wait() == [2]
+    (error,) = refused.errors()
+    assert "--resume: the code of prompts has changed since run began (start a new run; its episodes" in error

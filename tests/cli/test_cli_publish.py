@@ -7,8 +7,6 @@ import json
 import re
 import resource
 import shutil
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from evolvent.cli.publish import parse_license
 from evolvent.cli.publishing import atomic_folder
 from evolvent.errors import NoSpace, StoreUnavailable
 from evolvent.scale.local_backend import EvaluationPanel
+from tests.faults.launched import Launched
 
 NO_NETWORK = """
 import socket
@@ -112,21 +111,15 @@ def test_transformers_loads_the_very_policy(made, out):
     assert (again.version, again.dialect.name) == (policy.version, "words") == (2, "words")
 
 
-def test_the_code_of_the_card_runs_without_a_network(out, command, tmp_path):
+def test_the_code_of_the_card_runs_without_a_network(out, tmp_path):
     """Both blocks, as they stand but for the folder: one action is written, and whole episodes are played."""
     blocks = re.findall(r"^```python\n(.*?)^```$", card(out)[1], re.DOTALL | re.MULTILINE)
     assert len(blocks) == 2
     script = tmp_path / "card.py"
     script.write_text(NO_NETWORK + "\n".join(blocks).replace("path/to/this/folder", str(out)), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script],
-        env=command.environment(HF_HUB_OFFLINE="1"),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    with Launched(1, [script], cwd=tmp_path) as program:
+        assert program.wait() == [0], program.said()
+    lines = (tmp_path / ".out-0").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 4 and all(line.startswith("lookup (") for line in lines[1:])
 
 
