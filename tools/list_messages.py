@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +62,7 @@ class _Nodes:
     calls: list[tuple[ast.Call, Function | None]]
 
 
+@cache
 def _read_nodes(file: Path) -> _Nodes:
     nodes = _Nodes([], set(), [])
     waiting: list[tuple[ast.AST, Function | None]] = [(ast.parse(file.read_text(encoding="utf-8"), str(file)), None)]

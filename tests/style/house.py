@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +21,11 @@ class Module:
     text: str
     tree: ast.Module
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree; every rule reads them."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def where(self) -> str:
         return str(self.path.relative_to(ROOT))
@@ -33,6 +38,11 @@ class Module:
 @cache
 def modules() -> tuple[Module, ...]:
     return tuple(read(path) for path in sorted(SRC.rglob("*.py")))
+
+
+@cache
+def _module_names() -> frozenset[str]:
+    return frozenset(module.name for module in modules())
 
 
 @cache
@@ -65,8 +75,8 @@ def room_of(module: str) -> str:
 
 def imports(module: Module) -> Iterator[tuple[str, int]]:
     """Every module of the package that this one imports anywhere, also in functions and for types, with the line."""
-    known = {other.name for other in modules()}
-    for node in ast.walk(module.tree):
+    known = _module_names()
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "evolvent":

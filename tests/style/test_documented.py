@@ -49,7 +49,7 @@ def test_configuration_fields_are_described():
     """Fields of classes that derive from Config or BaseModel are made by `Field(..., description=...)`."""
     wrong = []
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if not isinstance(node, ast.ClassDef):
                 continue
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)}

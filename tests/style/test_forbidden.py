@@ -20,7 +20,7 @@ def _dotted(node: ast.AST) -> str:
 
 
 def _calls(module: Module) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+    return (node for node in module.nodes if isinstance(node, ast.Call))
 
 
 def prints(module: Module) -> Iterator[tuple[int, str]]:
@@ -34,7 +34,7 @@ def runs_text(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def pickles(module: Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, a.name) for a in node.names if a.name.split(".")[0] in PICKLES)
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PICKLES:
@@ -57,7 +57,7 @@ def unsafe_flags(module: Module) -> Iterator[tuple[int, str]]:
 def broad_excepts(module: Module) -> Iterator[tuple[int, str]]:
     allowed = boundary_lines() if module.path == SRC / "errors.py" else range(0)
     broad = {"Exception", "BaseException"}
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ExceptHandler) and node.lineno not in allowed:
             caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
             if any(kind is None or _dotted(kind) in broad for kind in caught):
@@ -68,7 +68,7 @@ def broad_excepts(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def asserts(module: Module) -> Iterator[tuple[int, str]]:
-    yield from ((node.lineno, "assert") for node in ast.walk(module.tree) if isinstance(node, ast.Assert))
+    yield from ((node.lineno, "assert") for node in module.nodes if isinstance(node, ast.Assert))
 
 
 def global_state(module: Module) -> Iterator[tuple[int, str]]:
@@ -81,19 +81,21 @@ def global_state(module: Module) -> Iterator[tuple[int, str]]:
         if isinstance(target, ast.Name)
     }
     top |= {n.target.id for n in module.tree.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
-    for function in (n for n in ast.walk(module.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
-        local = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        local |= {argument.arg for argument in ast.walk(function) if isinstance(argument, ast.arg)}
+    for function in (n for n in module.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
+        changed: list[tuple[int, str]] = []
+        local: set[str] = set()
         for node in ast.walk(function):
             if isinstance(node, ast.Global):
                 yield node.lineno, "global"
-            changed: ast.AST | None = None
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-                changed = node.value
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
-                changed = node.func.value
-            if isinstance(changed, ast.Name) and changed.id in top - local:
-                yield node.lineno, f"changes {changed.id}"
+            elif isinstance(node, ast.arg):
+                local.add(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                local.add(node.id)
+            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+                changed += [(node.lineno, node.value.id)] if isinstance(node.value, ast.Name) else []
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+                changed += [(node.lineno, node.func.value.id)] if isinstance(node.func.value, ast.Name) else []
+        yield from ((line, f"changes {name}") for line, name in changed if name in top - local)
 
 
 RULES: dict[Finder, str] = {
@@ -143,7 +145,7 @@ def _has_value(node: ast.AST) -> bool:
 
 
 def raised(module: Module) -> Iterator[tuple[ast.Call, bool]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         call = node.exc if isinstance(node, ast.Raise) else None
         if isinstance(call, ast.Call) and _dotted(call.func) not in ("SystemExit", "StopIteration"):
             yield call, any(map(_has_value, [*call.args, *(word.value for word in call.keywords)]))
