@@ -17,6 +17,7 @@ from evolvent.cli.console import make_console
 from evolvent.cli.main import main
 from evolvent.errors import ConfigError, EngineError
 from tests.bench.small_policies import publish, small_policy, state
+from tests.faults.launched import Launched
 
 SHORT = ("--max-tokens", "4", "--temperature", "0")
 
@@ -82,13 +83,13 @@ def test_a_model_folder_speaks_by_its_name_until_the_input_ends(tmp_path, monkey
     assert [line.partition(" > ")[0] for line in lines[1:]] == ["my model"] * 2
 
 
-def test_the_page_and_how_it_ends(command, tmp_path):
+def test_the_page_and_how_it_ends(tmp_path):
     publish(tmp_path, 20)
-    process = command.start("chat", tmp_path, "--page", *SHORT)
-    try:
-        assert process.stdout.readline() == "-- step 20 speaks\n"
-        told = process.stdout.readline()
-        url = re.fullmatch(r"talk at (http://127\.0\.0\.1:\d+) \(Ctrl-C ends\)\n", told)[1]
+    with Launched(1, ["chat", tmp_path, "--page", *SHORT], cwd=tmp_path) as process:
+        process.until(tmp_path / ".out-0", 2)
+        speaker, told = process.said().splitlines()
+        assert speaker == "-- step 20 speaks"
+        url = re.fullmatch(r"talk at (http://127\.0\.0\.1:\d+) \(Ctrl-C ends\)", told)[1]
         with httpx2.Client(base_url=url, trust_env=False, follow_redirects=True, timeout=60) as client:
             begun = client.get("/")
             assert "words, and reads nothing else" in begun.text and "temperature 0, at most 4 tokens" in begun.text
@@ -98,12 +99,9 @@ def test_the_page_and_how_it_ends(command, tmp_path):
             assert client.get("/state").json() == {"voice": "step 20", "newest": "step 40"}
             assert "step 40 speaks" in client.post(begun.url.path, data={"text": "go north"}).text
             assert client.get("/", headers={"host": "evil.example"}).status_code == 403
-            process.send_signal(signal.SIGTERM)
-            errors = process.communicate(timeout=60)[1]
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, errors) == (143, "")
+            process.signal(signal.SIGTERM)
+            assert process.wait(seconds=60) == [143]
+        assert process.errors() == [""]
 
 
 def test_mistakes_are_named(tmp_path, monkeypatch):
