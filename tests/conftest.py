@@ -27,7 +27,8 @@ settings.load_profile("evolvent")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SRC = Path(__file__).parents[1] / "src"
+TESTS = Path(__file__).parent
+SRC = TESTS.parent / "src"
 
 
 class Command:
@@ -87,8 +88,30 @@ def _isolates() -> bool:
     return True
 
 
+# Files of 15 and more seconds of CPU: begun last, each would keep one worker busy alone at the end.
+LONG_FILES = (
+    "worlds/test_panel.py",
+    "real/test_smoke.py",
+    "cli/test_cli_history.py",
+    "cli/test_cli_devices.py",
+    "engine/test_memory.py",
+    "style/test_language.py",
+    "cli/test_cli_rl_endpoint.py",
+    "style/test_forbidden.py",
+    "cli/test_cli_agent_options.py",
+    "worlds/test_lookup.py",
+    "bench/test_reporting.py",
+    "cli/test_cli_publish.py",
+    "style/test_messages.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips, with one reason each, the tests of pages without a browser and those of boxes without isolation."""
+    """Puts the longest files first; skips, with one reason each, the tests of pages without a browser and those of
+    boxes without isolation.
+    """
+    order = {TESTS / name: position for position, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
     for item in items:
         if item.get_closest_marker("browser") and not any(map(shutil.which, BROWSERS)):
             item.add_marker(pytest.mark.skip(reason=NO_BROWSER))

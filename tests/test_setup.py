@@ -8,8 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests.conftest import LONG_FILES, TESTS, pytest_collection_modifyitems
 
 ROOT = Path(__file__).parents[1]
 NEEDED = ("env", "dirname", "sh", "bash", "id", "git", "sed", "cat", "true")
@@ -95,3 +98,11 @@ def test_make_test_fetches_the_model_and_goes_on_without_it(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "tests of a pretrained model are skipped" in done.stdout
+
+
+def test_the_longest_files_are_begun_first():
+    assert all((TESTS / name).is_file() for name in LONG_FILES)
+    paths = [TESTS / "test_setup.py", *(TESTS / name for name in LONG_FILES)]
+    items = [SimpleNamespace(path=path, get_closest_marker=lambda name: None) for path in paths]
+    pytest_collection_modifyitems(items)
+    assert [item.path for item in items] == [*paths[1:], paths[0]]
