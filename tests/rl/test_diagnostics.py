@@ -11,10 +11,10 @@ import pytest
 from acting import Echo, Endless, quick, run_of, small
 from flat_tables import Told, table
 
-from evolvent.errors import NothingToLearn
+from evolvent.errors import BatchMismatch, NothingToLearn
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.rl.advantages import Advantages
-from evolvent.rl.diagnostics import DegenerateBatchMonitor
+from evolvent.rl.diagnostics import DegenerateBatchMonitor, explained_variance
 from evolvent.rl.estimators import GroupEstimator
 from evolvent.rl.presets import DAPO, GRPO
 from evolvent.rl.rollout_batch import CUT_OFF, TERMINATED, TRUNCATED, RolloutBatch
@@ -138,3 +138,17 @@ def test_a_practice_that_was_stopped_says_what_the_whole_one_says(
             practise(name)
         messages.append(str(problem.value))
     assert messages[0] == messages[1] and "80 of 80 episodes" in messages[0] and "40 of 40 groups" in messages[0]
+
+
+def test_explained_variance_is_one_of_exact_values_and_falls_when_rewards_are_shuffled() -> None:
+    rng = np.random.default_rng(5)
+    returns = rng.normal(size=400)
+    values = returns + rng.normal(size=400, scale=0.5)
+    by_hand = 1 - sum((returns - values - (returns - values).mean()) ** 2) / sum((returns - returns.mean()) ** 2)
+    assert explained_variance(values, returns) == pytest.approx(by_hand) and 0.6 < by_hand < 0.9
+    assert explained_variance(returns + 7.0, returns) == pytest.approx(1.0), "a constant error explains as much"
+    assert explained_variance(np.full(400, 3.0), returns) == pytest.approx(0.0)
+    assert explained_variance(values, rng.permutation(returns)) < -0.5
+    assert np.isnan(explained_variance(values, np.ones(400)))
+    with pytest.raises(BatchMismatch, match="differ in shape"):
+        explained_variance(values, returns[:-1])

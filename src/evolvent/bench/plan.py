@@ -1,4 +1,4 @@
-"""Definition of a study (arms that differ in one factor, seeds, a budget, the number that decides), and its
+"""Definition of a study (arms that differ in one factor, seeds, a budget, the number that decides, gates), and its
 freezing.
 
 A study is frozen before it runs: everything that its result depends on is written down and has one digest. A
@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 
@@ -20,7 +20,17 @@ from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.trajectory import Json, JsonObject, canonical_json
 
-__all__ = ["Arm", "ArmRun", "FinishedArm", "PrimaryComparison", "Study", "freeze_study", "list_changes", "read_study"]
+__all__ = [
+    "Arm",
+    "ArmRun",
+    "FinishedArm",
+    "Gate",
+    "PrimaryComparison",
+    "Study",
+    "freeze_study",
+    "list_changes",
+    "read_study",
+]
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_+.-]{0,62}[A-Za-z0-9_+-])?")
 _MAX_CHANGES = 10
@@ -86,6 +96,28 @@ class PrimaryComparison:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """A precondition of the verdict: a figure that must lie within bounds, or the study cannot show its mechanism.
+
+    A judge that cannot tell states apart says nothing about search, and a critic that explains nothing says nothing
+    about credit. A study whose gates fail has no verdict.
+
+    Args:
+        name: Name in reports, such as "AUC of the judge within tasks".
+        arm: The arm that reports the figure.
+        figure: Key of a number in the `notes` of the arm's results; "success": the arm's primary number.
+        minimum: Lower bound of the mean over seeds, inclusive; None: no lower bound.
+        maximum: Upper bound of the mean over seeds, inclusive; None: no upper bound.
+    """
+
+    name: str
+    arm: str
+    figure: str
+    minimum: float | None = None
+    maximum: float | None = None
+
+
+@dataclass(frozen=True)
 class Study:
     """A study, to be frozen and run.
 
@@ -98,6 +130,7 @@ class Study:
         threshold: Minimum mean difference (a share: 0.05 are 5 points) that is called an improvement.
         facts: Everything else that the result depends on, as JSON values: worlds, digests of panels,
             configurations, demonstrations, versions.
+        gates: Preconditions of the verdict. A study without gates has the digest that it had before there were gates.
     Raises:
         ConfigError: lists every mistake.
     """
@@ -109,11 +142,18 @@ class Study:
     primary: PrimaryComparison
     threshold: float = 0.05
     facts: Mapping[str, Json] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arms", tuple(self.arms))
         object.__setattr__(self, "seeds", tuple(self.seeds))
-        problems = [*_arm_problems(self.arms), *_primary_problems(self), *_number_problems(self)]
+        object.__setattr__(self, "gates", tuple(self.gates))
+        problems = [
+            *_arm_problems(self.arms),
+            *_primary_problems(self),
+            *_number_problems(self),
+            *_gate_problems(self),
+        ]
         if problems:
             raise ConfigError(problems)
 
@@ -126,6 +166,7 @@ class Study:
         """Returns everything that the digest covers, as JSON values."""
         primary = self.primary
         arms = [{"name": arm.name, "question": arm.question, "after": list(arm.after)} for arm in self.arms]
+        gates = [asdict(gate) for gate in self.gates]
         return {
             "name": self.name,
             "arms": arms,
@@ -140,6 +181,7 @@ class Study:
             },
             "threshold": self.threshold,
             "facts": json.loads(canonical_json(self.facts)),
+            **({"gates": gates} if gates else {}),
         }
 
     def digest(self) -> str:
@@ -208,6 +250,23 @@ def _number_problems(study: Study) -> Iterator[Problem]:
         canonical_json(study.facts)
     except (TypeError, ValueError, RecursionError) as error:
         yield Problem("facts", f"are not JSON values: {error}", "use finite numbers, text, lists and tables")
+
+
+def _gate_problems(study: Study) -> Iterator[Problem]:
+    gate_names = [gate.name for gate in study.gates]
+    for gate in study.gates:
+        location = f"gates.{gate.name}"
+        if gate.arm not in study.arm_names:
+            yield unknown_name_problem("arm", gate.arm, study.arm_names, location=f"{location}.arm")
+        if not gate.name or not gate.figure or gate_names.count(gate.name) > 1:
+            yield Problem(location, f"got figure {gate.figure!r}", "give every gate its own name, and a figure")
+        bounds = [bound for bound in (gate.minimum, gate.maximum) if bound is not None]
+        if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(bounds):
+            yield Problem(
+                location,
+                f"got minimum {gate.minimum} and maximum {gate.maximum}",
+                "give one finite bound, or a minimum that is not above the maximum",
+            )
 
 
 # ---------------------------------------------------------------- freezing
@@ -284,6 +343,7 @@ def read_study(folder: Path) -> Study:
             PrimaryComparison(**{**description["primary"], "tiers": tiers}),
             threshold=description["threshold"],
             facts=description["facts"],
+            gates=tuple(Gate(**gate_row) for gate_row in description.get("gates", ())),
         )
         digest = study.digest()
     except (KeyError, TypeError, AttributeError, ValueError) as error:

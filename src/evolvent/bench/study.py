@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from evolvent.bench.plan import Arm, ArmRun, FinishedArm, PrimaryComparison, Study, freeze_study, read_study
+from evolvent.bench.plan import Arm, ArmRun, FinishedArm, Gate, PrimaryComparison, Study, freeze_study, read_study
 from evolvent.bench.results import (
     ArmFailure,
     ArmResult,
@@ -32,6 +32,7 @@ __all__ = [
     "ArmResult",
     "ArmRun",
     "FinishedArm",
+    "Gate",
     "PrimaryComparison",
     "Study",
     "StudyEvent",

@@ -5,20 +5,23 @@ has failed or lacks a seed. Until then rates and differences are those of the fi
 
 The verdict is about one number, fixed before the study ran: the primary arm minus its control, the mean over
 worlds of the primary tiers, with equal weights of worlds. Everything else here is exploration.
+
+A study may name gates, the preconditions without which it cannot show its mechanism. There is no verdict while one
+of them fails or was not measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isnan
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.bench.plan import Study, read_study
+from evolvent.bench.plan import Gate, Study, read_study
 from evolvent.bench.results import ArmFailure, ArmResult, Key, Result, panel_sort_key
 from evolvent.bench.study import read_results
 from evolvent.errors import ConfigError
@@ -29,9 +32,11 @@ __all__ = [
     "MIN_SEEDS",
     "ArmSummary",
     "Difference",
+    "GateResult",
     "Rate",
     "StudySummary",
     "Unfinished",
+    "check_gate",
     "read_summary",
     "summarize_study",
     "to_json",
@@ -99,6 +104,31 @@ class Unfinished:
 
 
 @dataclass(frozen=True)
+class GateResult:
+    """The result of a gate.
+
+    Attributes:
+        name, arm, figure, minimum, maximum: Values of the frozen gate.
+        value: Mean over the seeds that reported the figure; None: no seed did.
+        by_seed: The figure of each seed that reported it.
+        missing: Seeds that finished without reporting the figure.
+        passed: Whether the value lies within the bounds and no finished seed misses it.
+        message: The figure and its bounds as text.
+    """
+
+    name: str
+    arm: str
+    figure: str
+    minimum: float | None
+    maximum: float | None
+    value: float | None
+    by_seed: Mapping[int, float]
+    missing: tuple[int, ...]
+    passed: bool
+    message: str
+
+
+@dataclass(frozen=True)
 class StudySummary:
     """The results of a study.
 
@@ -115,6 +145,8 @@ class StudySummary:
             other
             arm against the control over all worlds.
         unfinished: Every arm and seed that failed or was not played yet.
+        gates: Result of every gate, in the order of the study.
+        gate_passed: Whether all gates passed; None: the study has no gates.
     """
 
     study: str
@@ -132,6 +164,8 @@ class StudySummary:
     rates: tuple[Rate, ...]
     differences: tuple[Difference, ...]
     unfinished: tuple[Unfinished, ...]
+    gates: tuple[GateResult, ...] = ()
+    gate_passed: bool | None = None
 
 
 def read_summary(folder: Path) -> StudySummary:
@@ -166,7 +200,9 @@ def summarize_study(study: Study, results: Results) -> StudySummary:
     primary = study.primary
     difference = scores.difference(primary.arm, primary.control)
     seeds = list(difference.by_seed.values()) if difference else []
-    reasons = list(_list_reasons(scores, difference))
+    gates = tuple(check_gate(gate, _read_figure(scores, gate)) for gate in study.gates)
+    reasons = [f"gate {gate.message}" for gate in gates if not gate.passed]
+    reasons += _list_reasons(scores, difference)
     verdict = f"no verdict: {'; '.join(reasons)}" if reasons else _decide(difference, study.threshold)
     p = sign_flip_p_value(seeds) if 1 <= len(seeds) <= _MAX_SEEDS else None
     return StudySummary(
@@ -185,6 +221,8 @@ def summarize_study(study: Study, results: Results) -> StudySummary:
         rates=tuple(_iterate_rates(scores)),
         differences=tuple(_iterate_differences(scores)),
         unfinished=tuple(_unfinished(study, results)),
+        gates=gates,
+        gate_passed=all(gate.passed for gate in gates) if gates else None,
     )
 
 
@@ -376,6 +414,66 @@ def _unfinished(study: Study, results: Results) -> Iterator[Unfinished]:
                 yield Unfinished(arm, seed, "not played yet")
             elif isinstance(result, ArmFailure):
                 yield Unfinished(arm, seed, f"{result.kind}: {result.message}")
+
+
+# ---------------------------------------------------------------- gates
+
+
+def check_gate(gate: Gate, by_seed: Mapping[int, float | None]) -> GateResult:
+    """Compares the mean of a figure over seeds with the bounds of its gate.
+
+    Args:
+        gate: The gate.
+        by_seed: The figure of every finished seed; None or a number that is not finite: the seed did not report it.
+
+    >>> gate = Gate("AUC of the judge", "search", "auc", minimum=0.75)
+    >>> result = check_gate(gate, {0: 0.8, 1: 0.6})
+    >>> result.passed, round(result.value, 2)
+    (False, 0.7)
+    >>> result.message
+    'AUC of the judge failed: auc of search is 0.7, expected at least 0.75'
+    """
+    reported = {seed: value for seed, value in by_seed.items() if value is not None and isfinite(value)}
+    missing = tuple(seed for seed in by_seed if seed not in reported)
+    value = sum(reported.values()) / len(reported) if reported else None
+    is_within = value is not None and (
+        (gate.minimum is None or value >= gate.minimum - _ROUNDING)
+        and (gate.maximum is None or value <= gate.maximum + _ROUNDING)
+    )
+    passed = is_within and not missing
+    figure_text = "was not measured" if value is None else f"is {value:.3g}"
+    if missing:
+        figure_text += f", not reported by seed{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+    message = (
+        f"{gate.name} {'passed' if passed else 'failed'}: {gate.figure} of {gate.arm} {figure_text}, "
+        f"expected {_format_bounds(gate)}"
+    )
+    return GateResult(
+        gate.name, gate.arm, gate.figure, gate.minimum, gate.maximum, value, reported, missing, passed, message
+    )
+
+
+def _format_bounds(gate: Gate) -> str:
+    if gate.minimum is not None and gate.maximum is not None:
+        return f"{gate.minimum:g} to {gate.maximum:g}"
+    return f"at least {gate.minimum:g}" if gate.minimum is not None else f"at most {gate.maximum:g}"
+
+
+def _read_figure(all_scores: _Scores, gate: Gate) -> dict[int, float | None]:
+    """Returns the figure of a gate for every seed that its arm finished."""
+    arm_results = {seed: all_scores.results.get((gate.arm, seed)) for seed in all_scores.study.seeds}
+    finished = {seed: result for seed, result in arm_results.items() if isinstance(result, ArmResult)}
+    if gate.figure == "success":
+        panels = all_scores.decisive_panels
+        seeds = all_scores.finished_seeds(panels, gate.arm)
+        scores = all_scores.array(gate.arm, panels, seeds=seeds)
+        by_seed = all_scores.by_seed(scores, panels, seeds=seeds) if seeds else {}
+        return {seed: by_seed.get(seed) for seed in finished}
+    notes = {seed: result.notes.get(gate.figure) for seed, result in finished.items()}
+    return {
+        seed: float(note) if isinstance(note, (int, float)) and not isinstance(note, bool) else None
+        for seed, note in notes.items()
+    }
 
 
 # ---------------------------------------------------------------- the verdict

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil, isfinite
+from math import ceil, isfinite, nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evolvent.errors import NothingToLearn
+from evolvent.errors import BatchMismatch, NothingToLearn
 from evolvent.rl.advantages import Advantages, is_equal_within_rounding
 from evolvent.rl.rollout_batch import RolloutBatch, RolloutReport
 from evolvent.rl.scored_rollout import ScoredRollout
@@ -27,6 +27,7 @@ from evolvent.trajectory import Array, Trajectory
 __all__ = [
     "DegenerateBatchMonitor",
     "choose_episodes",
+    "explained_variance",
     "is_sampled_iteration",
     "measure_episodes",
     "measure_tokens",
@@ -41,6 +42,7 @@ _MIN_INTERVAL, _MAX_SAMPLES = (
 _MAX_TURNS, _MAX_TOKENS = 16, 240  # most of an episode
 _MAX_OBSERVATION_CHARACTERS, _MAX_TOKEN_CHARACTERS = 600, 60  # most characters of an observation, and of a token
 _DIGITS = 5
+_MIN_DEVIATION = 1e-8  # of returns; below it there is nothing to explain
 
 
 def is_sampled_iteration(iteration: int, count: int) -> bool:
@@ -316,10 +318,32 @@ def measure_tokens(
         returns, values = np.asarray(columns["returns"], np.float64), np.asarray(token_outputs["values"], np.float64)
         metrics["value_error"] = float(np.mean((values - returns) ** 2))
         deviation = float(returns.std())
-        if deviation > 1e-8:
-            metrics["explained"] = 1.0 - float((returns - values).var()) / deviation**2
+        if deviation > _MIN_DEVIATION:
+            metrics["explained"] = explained_variance(values, returns)
             metrics["bias"] = abs(float((values - returns).mean())) / deviation
     return metrics
+
+
+def explained_variance(values: ArrayLike, returns: ArrayLike) -> float:
+    """Computes the share of the variance of returns that a critic explains; NaN where returns do not vary.
+
+    `1 - var(R - V) / var(R)`: 1 for exact values, 0 for any constant, negative where values add variance. A constant
+    error does not change it.
+
+    Args:
+        values: `[N]`. Estimates V.
+        returns: `[N]`. Returns R.
+    Raises:
+        BatchMismatch: values and returns differ in shape.
+
+    >>> round(explained_variance([0.0, 1.0, 1.0], [0.0, 1.0, 2.0]), 3)
+    0.667
+    """
+    estimates, targets = np.asarray(values, np.float64), np.asarray(returns, np.float64)
+    if estimates.shape != targets.shape:
+        raise BatchMismatch("values and returns differ in shape", value=estimates.shape, expected=targets.shape)
+    deviation = float(targets.std()) if targets.size else 0.0
+    return 1.0 - float((targets - estimates).var()) / deviation**2 if deviation > _MIN_DEVIATION else nan
 
 
 def _equal_group_share(batch: RolloutBatch) -> float:

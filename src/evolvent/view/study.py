@@ -119,6 +119,9 @@ def study_table(summary: JsonObject, *, width: int = 80) -> RenderableType:
     parts += [Text(_clip_line(line, 300)) for line in failures[:20]]
     parts += [Text(f"and {len(failures) - 20} more without a result")] if len(failures) > 20 else []
     parts += [Text()] if failures else []
+    gates = summary.get("gates", ())  # an earlier version wrote summaries without gates
+    parts += [Text(_clip_line(f"gate {gate['message']}", 300)) for gate in gates]
+    parts += [Text()] if gates else []
     return Group(*parts, Text(_clip_line(summary["sentence"], 1000)))
 
 
