@@ -33,7 +33,7 @@ from evolvent.store.log import Ledger, read_rows, read_stage_cost, write_stage_c
 from evolvent.store.metrics import MAX_HTML_ROWS, MetricsTable, html_table, read_metrics
 from evolvent.store.schema import INTERRUPTED, encode_trajectory
 from evolvent.store.store import Store
-from evolvent.trajectory import Json, Start, Task, Trajectory, canonical_json, sample_seed, trajectory_name
+from evolvent.trajectory import Json, JsonObject, Start, Task, Trajectory, canonical_json, sample_seed, trajectory_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,6 +103,7 @@ class RunState:
     reused_stages: list[str] = field(default_factory=list)
     num_earlier_stages: int = 0
     untold_stages: list[str] = field(default_factory=list)
+    mirrored_results: list[JsonObject] = field(default_factory=list)
     arms: list[str] = field(default_factory=list)
 
 
@@ -179,6 +180,8 @@ class Run(Generic[P]):
             warnings of this module's logger.
         method: what the run does, for `run.json`, from which lists and reports take name, method, state and seed; None:
             the caller keeps that record.
+        writing: whether this process writes the folder. Of several ranks that run a method together the first does;
+            another one opens the run when the first has, reads what is finished, and writes nothing.
     """
 
     def __init__(
@@ -191,16 +194,17 @@ class Run(Generic[P]):
         code: Mapping[str, str] | None = None,
         tell: Callable[[str], None] | None = None,
         method: str | None = None,
+        writing: bool = True,
     ) -> None:
         folder = Path(folder)
-        self._method = method
+        self._method, self._writing = method if writing else None, writing
         self._verbs, self._settings = backend, dict(settings or {})
         self._tell = tell or partial(_log.warning, "%s")
         self._arm, self._round = "evolve", 0
         self._origins: WeakKeyDictionary[object, str] = WeakKeyDictionary()
         with ExitStack() as exit_stack:
-            store = exit_stack.enter_context(Store.open(folder / "trajectories", writing=True))
-            ledger = Ledger(folder)
+            store = exit_stack.enter_context(Store.open(folder / "trajectories", writing=writing))
+            ledger = Ledger(folder, writing=writing)
             if ledger.key_version > KEY_VERSION:
                 raise ConfigError(
                     f"{folder} was written by a newer evolvent: stage key version too high",
@@ -212,13 +216,15 @@ class Run(Generic[P]):
             code = world_code(getattr(backend, "worlds", {})) if code is None else code
             changed_names = ", ".join(changed_code(folder, code))
             # Stages that were finished before code was recorded are taken to be of the code that is there now.
-            unkeyed_code = record_code(folder, code, is_unkeyed=len(ledger) > 0)
+            unkeyed_code = record_code(folder, code, is_unkeyed=len(ledger) > 0, writing=writing)
             self._code = {} if code == unkeyed_code else dict(code)
             if changed_names and len(ledger):
                 self._tell(
                     f"the code of {changed_names} has changed since the earlier run in {folder}: "
                     "stages that depend on it are done again"
                 )
+            if not writing:
+                self._shared.mirrored_results.extend(read_rows(folder / "results.jsonl"))
             self._record_state("running")
             exit_stack.pop_all()  # it stays open until `close`
 
@@ -423,7 +429,8 @@ class Run(Generic[P]):
                 todo = [trajectory for trajectory in data if trajectory.id not in rows_by_trajectory]
                 for name, rows in self._verbs.label(policy, todo, active_stage.stage, labeler=labeler):
                     rows_by_trajectory[name] = rows
-                    append_line(path, {"of": name, "rows": rows}, durable=False)
+                    if self._writing:
+                        append_line(path, {"of": name, "rows": rows}, durable=False)
                 self._finish_stage(
                     active_stage,
                     {"trajectories": len(rows_by_trajectory), "rows": sum(map(len, rows_by_trajectory.values()))},
@@ -534,7 +541,6 @@ class Run(Generic[P]):
             key = self._compute_key("evaluate", policy, [self._round], [split, search, value_model_origin], text=text)
         else:
             key = self._compute_key("evaluate", policy, [self._round], split, text=split)
-        path = self.folder / "results.jsonl"
         with self._open_stage("evaluate", key) as active_stage:
             if active_stage.ledger_row is None:
                 stage = active_stage.stage
@@ -546,7 +552,7 @@ class Run(Generic[P]):
                 self._write_results(active_stage.stage, [_result_line(active_stage.stage, row) for row in rows])
                 self._save_examples(active_stage.stage, examples)
                 self._finish_stage(active_stage, {"rows": len(rows)})
-        result_rows = [row for row in read_rows(path) if row["stage"] == active_stage.stage.name]
+        result_rows = [row for row in self._read_results() if row["stage"] == active_stage.stage.name]
         if not any(
             row["arm"] == active_stage.stage.arm for row in result_rows
         ):  # another arm came to the same policy and played it
@@ -556,10 +562,16 @@ class Run(Generic[P]):
 
     def _write_results(self, stage: RunStage, lines: Sequence[Mapping[str, object]]) -> None:
         """Writes the rows of a stage and arm to the results and replaces rows of an interrupted attempt."""
-        path = self.folder / "results.jsonl"
         stage_and_arm = (stage.name, stage.arm)
-        other_rows = [row for row in read_rows(path) if (row["stage"], row["arm"]) != stage_and_arm]
-        write_atomic(path, "".join(json.dumps(line) + "\n" for line in [*other_rows, *lines]))
+        other_rows = [row for row in self._read_results() if (row["stage"], row["arm"]) != stage_and_arm]
+        text = "".join(json.dumps(line) + "\n" for line in [*other_rows, *lines])
+        if self._writing:
+            write_atomic(self.folder / "results.jsonl", text)
+        else:
+            self._shared.mirrored_results[:] = map(json.loads, text.splitlines())
+
+    def _read_results(self) -> Sequence[JsonObject]:
+        return read_rows(self.folder / "results.jsonl") if self._writing else self._shared.mirrored_results
 
     # ------------------------------------------------------------------ stages and the ledger
 
@@ -611,11 +623,14 @@ class Run(Generic[P]):
         if finished is None:
             self._tell_reused_stages()
         folder = self.folder / "stages" / name
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        if self._writing:
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         log_fields = {"stage": name, "arm": arm, "round": self._round}
 
         def log(values: Mapping[str, object]) -> None:
+            if not self._writing:
+                return
             self._append_metrics({**log_fields, "kind": verb, **values})
             if verb != "fit" and finished is None and values.get("kind") != "stage":
                 write_stage_cost(folder, active_stage.compute_cost())
@@ -642,7 +657,7 @@ class Run(Generic[P]):
             yield active_stage
         finally:
             self._shared.active_stages.pop()
-            if verb != "fit" and self._shared.ledger.get(key.current) is None:
+            if self._writing and verb != "fit" and self._shared.ledger.get(key.current) is None:
                 write_stage_cost(folder, active_stage.compute_cost())
             for outer in self._shared.active_stages[-1:]:
                 spent = active_stage.compute_cost()
@@ -667,7 +682,8 @@ class Run(Generic[P]):
             "counts": counts,
             "result": dict(result),
         }
-        self.store.flush()  # the ledger never knows more than the disk
+        if self._writing:
+            self.store.flush()  # the ledger never knows more than the disk
         self._shared.ledger.append(row)
         stage.log({"kind": "stage", "step": row["index"], **counts})
 
@@ -680,6 +696,8 @@ class Run(Generic[P]):
 
     def _save_examples(self, stage: RunStage, examples: Sequence[Mapping[str, Json]]) -> None:
         """Stores example episodes: those of the first evaluation, and those of each arm's latest."""
+        if not self._writing:
+            return
         path = self.folder / "examples.json"
         rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         rows = [row for row in rows if row["arm"] != stage.arm]
@@ -710,18 +728,21 @@ def changed_code(folder: Path, code: Mapping[str, str]) -> list[str]:
     return [name for name, digest in code.items() if recorded.get(name, digest) != digest]
 
 
-def record_code(folder: Path, code: Mapping[str, str], *, is_unkeyed: bool = False) -> dict[str, str] | None:
+def record_code(
+    folder: Path, code: Mapping[str, str], *, is_unkeyed: bool = False, writing: bool = True
+) -> dict[str, str] | None:
     """Records the digests of the user's code (`world_code`) in a run folder.
 
     Args:
         is_unkeyed: whether the folder holds stages whose keys say nothing about code, if it has no record yet.
+        writing: whether the record is written.
     Returns:
         the code that such stages are taken to be of; None: there are none.
     """
     record = _read_code(folder)
     unkeyed = record.get("unkeyed", dict(code) if is_unkeyed and code and not record else None)
     new_record = {"worlds": {**(record.get("worlds") or {}), **code}, "unkeyed": unkeyed}
-    if code and new_record != record:
+    if writing and code and new_record != record:
         write_atomic(folder / _CODE_FILE, json.dumps(new_record, indent=1))
     return unkeyed
 

@@ -30,6 +30,7 @@ from evolvent.worlds.base import World
 if TYPE_CHECKING:  # a mistake in the settings is reported before torch is imported
     from evolvent.learn.learner import TrainConfig
     from evolvent.learn.optim.make import OptimizerConfig
+    from evolvent.learn.parallel.ranks import Ranks
     from evolvent.models.policy import Policy
     from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 
@@ -76,6 +77,7 @@ class RunSetup:
         restrict_to_admissible: whether actions are sampled among those that worlds list, token by token.
         action_level: whether policies choose among the listed actions as wholes.
         placement: where and how policies run.
+        ranks: this process among those that train together. The first one writes the run.
         backend_factory: builds the backend that plays and trains (`scale.endpoint_backend` plays on an endpoint);
             None: `LocalBackend`.
     """
@@ -93,6 +95,7 @@ class RunSetup:
     optimizer: OptimizerConfig | None = None
     restrict_to_admissible: bool = False
     action_level: bool = False
+    ranks: Ranks | None = None
     backend_factory: Callable[..., LocalBackend] | None = None
     placement: Placement = field(default_factory=Placement)
 
@@ -118,7 +121,10 @@ def open_backend(
 
 @contextmanager
 def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
-    """Opens the run: locked, recorded and displayed; its report is redrawn after every stage and at the end."""
+    """Opens the run: locked, recorded and displayed; its report is redrawn after every stage and at the end.
+
+    Of several ranks the first does that. The others open the run when it has, and none goes on before all have.
+    """
     import torch
 
     from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
@@ -140,11 +146,26 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
     progress_backend: ProgressBackend[Policy] = ProgressBackend(backend, progress)
     code = world_code(setup.worlds)
     tell = partial(_print_line, console)
+    ranks = setup.ranks
+    if ranks is not None and not ranks.is_leader:
+        ranks.gather(b"")
+        with Run(
+            setup.folder, backend, seed=setup.record.seed, code=code, tell=lambda line: None, writing=False
+        ) as mirror:
+            ranks.gather(b"")
+            yield mirror
+            ranks.gather(b"")
+        return
     with Run(setup.folder, progress_backend, seed=setup.record.seed, code=code, tell=tell) as run:
+        if ranks is not None:
+            ranks.gather(b"")  # the store is recovered, and the others may read it
+            ranks.gather(b"")  # they have read it, and it may change
         run.observe(partial(write_report, setup.folder))
         try:
             with record_run(setup.folder, setup.record), progress:
                 yield run
+                if ranks is not None:
+                    ranks.gather(b"")  # a rank that failed at the very end fails the run
         finally:
             write_report(setup.folder)
 

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -60,14 +60,13 @@ def run(argv: Sequence[str], console: Console) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         console.print(_format_usage(), soft_wrap=True)
         return 0 if argv else 2
-    if argv[0] == "rl":
+    if argv[0] == "rl" or argv[0] in RL_METHODS:  # `train grpo` for `train rl --method grpo`
         from evolvent.cli.train_rl import run as run_rl
 
-        return run_rl(argv[1:], console)
-    if argv[0] in RL_METHODS:  # `train grpo` for `train rl --method grpo`
-        from evolvent.cli.train_rl import run as run_rl
-
-        return run_rl(["--method", argv[0], *argv[1:]], console)
+        rl_argv = argv[1:] if argv[0] == "rl" else ["--method", argv[0], *argv[1:]]
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return run_rl(rl_argv, console)
+        return _run_ranks(lambda logger: run_rl(rl_argv, logger.console, logger.coordinator), console)
     if argv[0] in ("tsllm", "openr"):
         from evolvent.cli.train_search import run as run_search_training
 
@@ -93,6 +92,14 @@ def run(argv: Sequence[str], console: Console) -> int:
         parsed = _parse_arguments(argv, console)
         if parsed.args is None:
             return 0
+    return _run_ranks(lambda logger: _run_recipe(parsed or _parse_arguments(argv, logger.console), logger), console)
+
+
+def _run_ranks(train: Callable[[Logger], int], console: Console) -> int:
+    """Trains as one rank of several, or alone; returns the exit code.
+
+    Only the first rank prints, and of the errors of all ranks the first is told once.
+    """
     from evolvent.cli.training_job import INTERRUPTED_EXIT_CODE, Logger
     from evolvent.learn.parallel.ranks import RankCoordinator
 
@@ -100,7 +107,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     logger = Logger(rank, console if rank == 0 else make_console(io.StringIO(), {}), RankCoordinator())
     try:
         with _suppress_warnings(rank), logger.coordinator:
-            return _run_recipe(parsed or _parse_arguments(argv, logger.console), logger)
+            return train(logger)
     except RankFailed as error:
         if error.is_reported:
             raise SystemExit(_FAILED) from error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
@@ -42,9 +43,12 @@ from evolvent.config import Config
 from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
+from evolvent.identity import fingerprint
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.learn.parallel.lay import check_layout
+from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator, Ranks, join_ranks
 from evolvent.methods.base import Method
 from evolvent.methods.etpo import ETPOConfig, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
@@ -60,10 +64,11 @@ from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rl.trainer import RLConfig
 from evolvent.rollout.episode import collect
-from evolvent.run import Run
+from evolvent.run import Run, world_code
 from evolvent.scale.endpoint_backend import EndpointBackend
 from evolvent.scale.initial import collect_demonstrations
-from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.local_backend import LocalBackend, policy_digest
+from evolvent.scale.ranks_backend import RanksBackend, check_agreement, check_practice
 from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions, recorded_task
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.view.escape import show_hidden
@@ -161,6 +166,9 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
     agent: ActingConfig = Field(default_factory=ActingConfig, description="the prompt and the actions")
     train: UpdateConfig = Field(default_factory=UpdateConfig, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
+    parallel: Parallelism = Field(
+        default_factory=Parallelism, description="the layout over torchrun's ranks; none: each has a share of the data"
+    )
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
 
     @model_validator(mode="after")
@@ -225,25 +233,34 @@ def make_command(name: str, method: Method | None = None) -> AnyCommand:
     method = method or _load_method(name)
     description = (
         f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations. "
-        "--from_run RUN learns from recorded sessions (serve --record) in place of worlds."
+        "--from_run RUN learns from recorded sessions (serve --record) in place of worlds. "
+        "torchrun --nproc-per-node N -m evolvent train rl ... plays and learns over N ranks."
     )
     return Command(
         "train rl",
         description,
         _make_config_class(name, method),
         resumes=True,
-        free_settings=("device",),
+        free_settings=("device", "parallel."),
         earlier_defaults=EARLIER_DEFAULTS,
     )
 
 
-def run(argv: Sequence[str], console: Console) -> int:
-    """Trains by the named method; returns the exit code."""
+def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | None = None) -> int:
+    """Trains by the named method; returns the exit code.
+
+    Args:
+        argv: the arguments after `train rl`.
+        console: the console; of several ranks only that of the first shows anything.
+        coordinator: coordinates the ranks that torchrun started; None: one process.
+    """
+    world_size = 1 if coordinator is None else coordinator.world
     name, method_argv = parse_method(argv, describe_methods(), default="poad")
     if name is None:
         console.print(_format_usage(), soft_wrap=True)
         return 0
     if name == "ppo" and is_control_request(method_argv):
+        _refuse_ranks(world_size, "control worlds are learned in one process")
         return run_control(method_argv, console)
     method = _load_method(name)
     args = parse_command(make_command(name, method), _name_sessions(method_argv), console)
@@ -251,10 +268,14 @@ def run(argv: Sequence[str], console: Console) -> int:
         return 0
     sessions_folder = _find_sessions(args.config)
     if sessions_folder is not None:
+        _refuse_ranks(world_size, "recorded sessions are learned in one process")
         sessions = RecordedSessions(sessions_folder)
         return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
+    if args.config.endpoint or args.config.backend != HERE:
+        _refuse_ranks(world_size, "ranks play themselves, not an endpoint or a cluster")
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
     config = _restrict_practice(fill_model_defaults(args.config, facts, console, policy=args.config.policy))
+    parallelism = _choose_layout(config, world_size=world_size, is_resumed=args.resume is not None, argv=argv)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
@@ -268,19 +289,22 @@ def run(argv: Sequence[str], console: Console) -> int:
     )
     if action_level or restrict_to_admissible:
         check_listed_actions(worlds_by_name, name if action_level else "rl.practice.restrict_to_admissible")
-    folder = args.resume or choose_run_folder("rl", config.output_dir)
+    is_leader = coordinator is None or coordinator.rank == 0
+    folder = args.resume or (choose_run_folder("rl", config.output_dir) if is_leader else config.output_dir)
     worlds = list(worlds_by_name.values())
+    placement = config.placement if world_size == 1 else replace(config.placement, device="cpu")
     loaded_policy = resolve_policy(
-        config.policy, worlds, seed=config.seed, placement=config.placement, history=config.agent.history
+        config.policy, worlds, seed=config.seed, placement=placement, history=config.agent.history
     )
     config = fill_history(config, loaded_policy, console)
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+    _check_model_layout(initial, parallelism, world_size=world_size, adapter=config.adapter.kind)
     check_working_memory(initial.model, context=initial.context, trains=True)
     num_iterations = practice.iterations if practice else 0
     job = RunSetup(
         folder,
         worlds_by_name,
-        RunRecord("train rl", config, config.seed, ("base", name), name),
+        RunRecord("train rl", config, config.seed, ("base", name), name, program=_format_program(world_size)),
         train=find_train_defaults(facts, CLONE_CONFIG),
         panel=config.panel.make_panel(),
         slots=config.slots,
@@ -293,12 +317,43 @@ def run(argv: Sequence[str], console: Console) -> int:
         restrict_to_admissible=restrict_to_admissible,
         placement=config.placement,
     )
-    console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
-        _open_backend(config, worlds_by_name, prompt) as backend_factory,
-        open_run(replace(job, backend_factory=backend_factory), console) as active_run,
-        redraw_repeatedly(partial(write_report, folder)),
+        _open_ranks(config, parallelism, coordinator=coordinator) as ranks,
+        _open_backend(config, worlds_by_name, prompt) as local_factory,
     ):
+        if ranks is not None:
+            _check_ranks_agree(ranks, config, worlds_by_name, initial=initial, tasks=practice_tasks)
+            initial = initial.to(ranks.device)
+            placement = replace(config.placement, device=str(ranks.device))
+            ranks_factory = partial(RanksBackend, ranks=ranks, parallelism=parallelism)
+            job = replace(job, ranks=ranks, placement=placement, backend_factory=ranks_factory)
+        else:
+            job = replace(job, backend_factory=local_factory)
+        console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
+        _run_job(job, console, method, config, initial=initial, tasks=(demonstration_tasks, practice_tasks))
+    console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
+    return 0
+
+
+def _run_job(
+    job: RunSetup,
+    console: Console,
+    method: Method,
+    config: Any,
+    *,
+    initial: Policy,
+    tasks: tuple[Sequence[Task], Sequence[Task]],
+) -> None:
+    """Opens the run, imitates, practices, measures, and saves the policy.
+
+    Args:
+        tasks: those to demonstrate, and those to practice on.
+    """
+    (demonstration_tasks, practice_tasks), folder, name = tasks, job.folder, job.record.method
+    is_leader = job.ranks is None or job.ranks.is_leader
+    redrawing = redraw_repeatedly(partial(write_report, folder)) if is_leader else nullcontext()
+    with open_run(job, console) as active_run, redrawing:
+        worlds = list(job.worlds.values())
         demonstrations = (
             collect_demonstrations(worlds, demonstration_tasks, seed=config.seed) if demonstration_tasks else []
         )
@@ -307,14 +362,93 @@ def run(argv: Sequence[str], console: Console) -> int:
             initial,
             practice_tasks,
             demonstrations,
-            random_trajectories=_play_randomly(worlds_by_name, practice_tasks, config),
+            random_trajectories=_play_randomly(job.worlds, practice_tasks, config),
             config=config,
             run=active_run.arm(name),
         )
-        best_policy.save(folder / "model")
-        print_results(console, active_run.arm(name).evaluate(best_policy, num_iterations or 1))
-    console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
-    return 0
+        if is_leader:
+            best_policy.save(folder / "model")
+        practice = getattr(config.rl, "practice", None)
+        round_number = practice.iterations if practice else 1
+        print_results(console, active_run.arm(name).evaluate(best_policy, round_number))
+
+
+def _format_program(world_size: int) -> str:
+    return "evolvent" if world_size == 1 else f"torchrun --nproc-per-node {world_size} -m evolvent"
+
+
+def _refuse_ranks(world_size: int, message: str) -> None:
+    if world_size > 1:
+        raise ConfigError([Problem("parallel", f"{message}: got {world_size} ranks", "start it without torchrun")])
+
+
+def _choose_layout(config: Any, *, world_size: int, is_resumed: bool, argv: Sequence[str]) -> Parallelism:
+    """Returns the layout over the ranks: the given one, or a share of the data and of every weight for each rank.
+
+    Raises:
+        ConfigError: another number of ranks, or settings of the method that the layout cannot run; lists all problems.
+    """
+    parallelism: Parallelism = config.parallel
+    if world_size > 1 and parallelism.mesh.size == 1:
+        parallelism = parallelism.model_copy(update={"shard": world_size})
+    problems = []
+    if world_size > 1 and config.output_dir is None and not is_resumed:
+        problems.append(Problem("output_dir", "several ranks need a shared folder", "set --output_dir runs/NAME"))
+    if parallelism.mesh.size != world_size:
+        size, needed = world_size, parallelism.mesh.size
+        message = f"{parallelism.mesh} needs {needed} processes, {size} {'is' if size == 1 else 'are'} there"
+        command = shlex.join(["train", "rl", *argv])
+        hint = f"start it with: {_format_program(needed)} {command}" if size == 1 else "change one of them"
+        problems.append(Problem("parallel", message, hint))
+    practice = getattr(config.rl, "practice", None)
+    if isinstance(practice, RLConfig) and world_size > 1:
+        is_limited = getattr(config.rl, "target_kl", None) is not None
+        try:
+            check_practice(
+                practice,
+                parallelism,
+                action_level=getattr(config.rl, "level", "") == "listed",
+                is_limited=is_limited,
+                needs_logits=config.method == "etpo",
+            )
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return parallelism
+
+
+def _check_model_layout(policy: Policy, parallelism: Parallelism, *, world_size: int, adapter: str) -> None:
+    """Raises ConfigError where the model cannot have the layout, with the nearest one that it can have."""
+    if world_size > 1:
+        check_layout(policy.model.config, parallelism, world=world_size, adapter=adapter, command="train rl ...")
+
+
+@contextmanager
+def _open_ranks(
+    config: Any, parallelism: Parallelism, *, coordinator: RankCoordinator | None
+) -> Iterator[Ranks | None]:
+    """Yields this process among the ranks; None where it is alone."""
+    if coordinator is None:
+        yield None
+        return
+    coordinator.timeout = parallelism.timeout
+    with join_ranks(
+        parallelism.mesh, device=config.device, timeout=parallelism.timeout, coordinator=coordinator
+    ) as ranks:
+        yield ranks
+
+
+def _check_ranks_agree(
+    ranks: Ranks, config: Any, worlds_by_name: Mapping[str, World], *, initial: Policy, tasks: Sequence[Task]
+) -> None:
+    """Raises ConfigError where ranks have other settings, worlds, tasks or weights than the first one."""
+    facts = {"settings": fingerprint(config), "the weights of the policy": policy_digest(initial)}
+    code = world_code(worlds_by_name)
+    for name in worlds_by_name:
+        ids = [task.id for task in tasks if task.world == name]
+        facts[f"tasks or code of world {name!r}"] = fingerprint([code.get(name, ""), ids])
+    check_agreement(ranks, facts)
 
 
 def _restrict_practice(config: Any) -> Any:

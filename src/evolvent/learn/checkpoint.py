@@ -36,7 +36,7 @@ from evolvent.models.pieces import fill_all, is_dtensor, local_tensor, region_of
 from evolvent.models.writing import MARKER, STATE, SaveJob, StoredCheckpoint, TensorPart, is_live, open_checkpoint
 from evolvent.trajectory import JsonObject
 
-__all__ = ["CheckpointContent", "Checkpointer", "SaveHandle", "check_tensors"]
+__all__ = ["CheckpointContent", "Checkpointer", "SaveHandle", "check_tensors", "owned_parts"]
 
 _TEMPORARY_PREFIX, _STEP_PREFIX = ".writing-", "update-"
 _WEIGHTS_ONLY_HINT = (
@@ -220,7 +220,7 @@ class Checkpointer:
             target=target,
             temporary=self.folder / f"{_TEMPORARY_PREFIX}{update:09d}-{self._session:x}-{self._saves}",
             groups={
-                group: _owned_parts(tensors, self._ranks, copy_tensors=not wait)
+                group: owned_parts(tensors, self._ranks, copy_tensors=not wait)
                 for group, tensors in saved.tensors.items()
             },
             state=json.dumps(dict(saved.values)).encode(),
@@ -359,7 +359,7 @@ def _is_leftover(path: Path) -> bool:
     return path.is_dir() and (is_unfinished or path.name.startswith(_TEMPORARY_PREFIX))
 
 
-def _owned_parts(tensors: Mapping[str, Tensor], ranks: Ranks, *, copy_tensors: bool) -> dict[str, TensorPart]:
+def owned_parts(tensors: Mapping[str, Tensor], ranks: Ranks, *, copy_tensors: bool = False) -> dict[str, TensorPart]:
     """Returns the parts of a group that this rank saves, copied where the training may change them meanwhile."""
     parts = {}
     for name, tensor in tensors.items():

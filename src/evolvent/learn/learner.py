@@ -8,6 +8,7 @@ Settings of every training, whatever its objective, optimizer and layout.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, NothingToLearn, Problem
-from evolvent.learn.checkpoint import Checkpointer
+from evolvent.learn.checkpoint import Checkpointer, owned_parts
 from evolvent.learn.forward import cast_weights, frozen, report_memory_errors, resolve_layout
 from evolvent.learn.loader import DataOrder, LearnableSequences, RankBatcher
 from evolvent.learn.objectives import Objective, Outputs, gauss_newton
@@ -43,8 +44,9 @@ from evolvent.learn.progress import (
     training_identity,
 )
 from evolvent.learn.settings import RL_OPTIMIZER, RL_TRAIN, TrainConfig
-from evolvent.learn.token_sequences import Batch, TokenSequence
+from evolvent.learn.token_sequences import Batch, Row, SequenceSource, TokenSequence
 from evolvent.models.heads import fresh_head
+from evolvent.models.pieces import Region
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import sample_seed
@@ -154,7 +156,8 @@ class Learner:
     """Trains the weights of a policy's model, in place.
 
     Over several ranks every rank builds the same Learner from the same policy, data and seed, and calls the same
-    methods. Afterwards the policy's model holds this rank's part alone, and the whole is in the checkpoint.
+    methods. Afterwards the policy's model holds this rank's part alone, and the whole is in the checkpoint, unless the
+    Learner keeps whole weights to play with.
 
     Args:
         policy: its model is set to float32 and trained where it is.
@@ -163,6 +166,8 @@ class Learner:
         seed: of the data order and of dropout.
         optimizer: the optimizer; AdamW by default.
         parallelism: distribution of the model over `ranks`.
+        keeps_whole: over several ranks, whether the policy keeps whole weights on each rank, which `sync_whole` fills;
+            otherwise its model becomes this rank's part.
     Attributes:
         updates: updates so far.
         taken: the trajectories that the last update learned, over all ranks.
@@ -183,6 +188,7 @@ class Learner:
         optimizer: OptimizerConfig | None = None,
         parallelism: Parallelism | None = None,
         ranks: Ranks = SINGLE_PROCESS,
+        keeps_whole: bool = False,
     ) -> None:
         self.policy, self.objective, self.config, self.seed = policy, objective, config, seed
         self.parallelism, self.optimizer_config = parallelism or Parallelism(), optimizer or OptimizerConfig()
@@ -203,6 +209,10 @@ class Learner:
             model.value_head = self._ensure_value_head()
         if not any(weight.requires_grad for weight in model.parameters()):
             raise ConfigError("the policy has no weights to train", value=f"{policy.parameters()} frozen ones")
+        self._keeps_whole = keeps_whole and ranks.mesh.size > 1
+        if self._keeps_whole:
+            self.policy.model.to(self.device)
+            model = copy.deepcopy(model)  # a base below an adapter too: its layout is not that of the whole one
         self._model: nn.Module = model.to(self.device)
         autocast_dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         self.laid = distribute_model(
@@ -246,6 +256,42 @@ class Learner:
                 yield
         finally:
             self.objective, self._measured = previous_objective, previous_metrics
+
+    # ------------------------------------------------------------------ over ranks
+
+    def batch_rows(self, sequences: SequenceSource, rows: Sequence[Row]) -> list[Batch]:
+        """Builds this rank's micro-batches of an update over these rows, as many as every other data rank builds."""
+        selected = {index: sequences[index] for row in rows for index in row}
+        trees = any(sequence.parent is not None for sequence in selected.values())
+        packed = self.layout == "packed" and not trees
+        return RankBatcher(
+            packed,
+            self.objective.together,
+            self.config.max_forward_tokens,
+            self.ranks.mesh,
+            self.parallelism.schedule,
+            self.ranks.rank_along("dp"),
+            None if trees else self.sharing,
+        ).build_batches(selected, rows)
+
+    @torch.no_grad()
+    def sync_whole(self) -> None:
+        """Copies the trained weights of all ranks into the policy's whole weights; all ranks call it.
+
+        Every element comes from the one rank that saves it, so that no sum rounds. A Learner whose policy is what it
+        trains has nothing to copy.
+        """
+        if not self._keeps_whole:
+            return
+        whole_weights = {name: weight for name, weight in self.policy.model.named_parameters() if weight.requires_grad}
+        counted = {name: weight for name, weight in self.trained.weights.items() if self.laid.is_counted(name)}
+        parts = owned_parts(counted, self.ranks)
+        for name, weight in whole_weights.items():
+            gathered = torch.zeros(weight.shape, dtype=weight.dtype, device=self.device)
+            if name in parts:
+                part = parts[name]
+                gathered[part.region.slices(Region.whole(weight.shape))] = part.values.to(self.device)
+            weight.copy_(self.ranks.sum(gathered, "pp", "dp", "tp"))
 
     # ------------------------------------------------------------------ one update
 

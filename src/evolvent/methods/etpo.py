@@ -227,6 +227,7 @@ def run_backup(trainer: PolicyTrainer, rollout: ScoredRollout, networks: Network
         networks.compute_values,
         max_tokens_per_forward=scoring.max_tokens_per_forward,
         sharing=scoring.sharing,
+        ranks=scoring.ranks,
     )
     soft, q_values, rho_logit = (gather_column(columns, name, batch) for name in ("soft", "chosen", "rho_logit"))
     batch = set_final_values(batch, columns, final_sequences, name="soft")

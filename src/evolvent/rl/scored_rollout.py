@@ -17,6 +17,7 @@ from evolvent.engine.streams import ChoiceTrie
 from evolvent.errors import BatchMismatch
 from evolvent.learn.forward import compute_outputs, eval_mode, report_memory_errors, target_logits
 from evolvent.learn.objectives import Outputs, require_output
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
 from evolvent.learn.prefix_sharing import PrefixSharing, build_batches
 from evolvent.learn.token_sequences import Batch, TokenSequence
 from evolvent.models.dialects import Chat, Dialect
@@ -63,6 +64,7 @@ def score_sequences(
     max_tokens_per_forward: int | None = None,
     dtype: torch.dtype = torch.float32,
     sharing: PrefixSharing | None = None,
+    ranks: Ranks = SINGLE_PROCESS,
 ) -> list[dict[str, NDArray[np.float32]]]:
     """Scores every sequence: for each need a column `[T]`, 0 at tokens without weight.
 
@@ -79,6 +81,7 @@ def score_sequences(
             logits.
         dtype: float32, or bfloat16 for an autocast forward pass.
         sharing: how sequences share rows; None: each has its own.
+        ranks: the ranks that share the forward passes; each has the whole policy.
     Raises:
         DeviceMemory: a forward pass does not fit.
     """
@@ -89,7 +92,12 @@ def score_sequences(
 
     with _attach_value_head(policy) if "values" in needs else nullcontext():
         return evaluate_targets(
-            policy.model, sequences, read_outputs, max_tokens_per_forward=max_tokens_per_forward, sharing=sharing
+            policy.model,
+            sequences,
+            read_outputs,
+            max_tokens_per_forward=max_tokens_per_forward,
+            sharing=sharing,
+            ranks=ranks,
         )
 
 
@@ -101,6 +109,7 @@ def add_top_k_support(
     temperature: float,
     max_tokens_per_forward: int | None = None,
     sharing: PrefixSharing | None = None,
+    ranks: Ranks = SINGLE_PROCESS,
 ) -> list[TokenSequence]:
     """Adds column "support" `[T, K]` int32 to the sequences: the tokens that top-k left at every learned token.
 
@@ -117,7 +126,12 @@ def add_top_k_support(
         return {"support": top_tokens.int()}
 
     support_columns = evaluate_targets(
-        policy.model, sequences, compute_support, max_tokens_per_forward=max_tokens_per_forward, sharing=sharing
+        policy.model,
+        sequences,
+        compute_support,
+        max_tokens_per_forward=max_tokens_per_forward,
+        sharing=sharing,
+        ranks=ranks,
     )
     return [
         replace(sequence, columns={**sequence.columns, **column})
@@ -176,24 +190,52 @@ def evaluate_targets(
     *,
     max_tokens_per_forward: int | None = None,
     sharing: PrefixSharing | None = None,
+    ranks: Ranks = SINGLE_PROCESS,
 ) -> list[dict[str, Array]]:
     """Evaluates a function at the targets of each sequence and spreads its results over the tokens, `[T, ...]`.
 
     Args:
         compute: takes the model and a batch on its device; returns tensors `[N, ...]`, one entry per target.
+        ranks: the ranks that share the forward passes. The passes are those of one process, and so are the results,
+            whatever their number.
     """
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     budget, rng = max_tokens_per_forward or max(1, _MAX_LOGITS // vocabulary), np.random.default_rng(0)
     columns: list[dict[str, NDArray[Any]]] = [{} for _ in sequences]
     learned = [index for index, sequence in enumerate(sequences) if sequence.feed]
     with torch.inference_mode(), eval_mode(model):
-        for batch in build_batches(sequences, learned, max_tokens=budget, rng=rng, sharing=sharing):
+        batches = build_batches(sequences, learned, max_tokens=budget, rng=rng, sharing=sharing)
+        outputs_by_batch: dict[int, Mapping[str, NDArray[Any]]] = {}
+        for number in range(ranks.rank, len(batches), ranks.mesh.size):
+            batch = batches[number]
             with report_memory_errors(tuple(batch.ids.shape), _MEMORY_HINT):
-                outputs = {
+                outputs_by_batch[number] = {
                     name: tensor.cpu().numpy() for name, tensor in compute(model, batch.to(model.device)).items()
                 }
-            _scatter_columns(columns, sequences, batch.samples, outputs)
+    for number, outputs in sorted(_gather_outputs(outputs_by_batch, ranks).items()):
+        _scatter_columns(columns, sequences, batches[number].samples, outputs)
     return columns
+
+
+def _gather_outputs(
+    outputs_by_batch: Mapping[int, Mapping[str, NDArray[Any]]], ranks: Ranks
+) -> Mapping[int, Mapping[str, NDArray[Any]]]:
+    """Returns the outputs of all ranks' batches, by the number of the batch."""
+    if ranks.mesh.size == 1:
+        return outputs_by_batch
+    from safetensors.numpy import load, save
+
+    named_outputs = {
+        f"{number}/{name}": np.ascontiguousarray(values)
+        for number, outputs in outputs_by_batch.items()
+        for name, values in outputs.items()
+    }
+    gathered: dict[int, dict[str, NDArray[Any]]] = {}
+    for payload in ranks.gather(save(named_outputs)):
+        for key, values in load(payload).items():
+            number, _, name = key.partition("/")
+            gathered.setdefault(int(number), {})[name] = values
+    return gathered
 
 
 def _scatter_columns(
@@ -309,6 +351,7 @@ class ScoringConfig:
             conversation was full or is rendered anew, or None where there is no such prompt. None: such conversations
             are over.
         sharing: how episodes share rows of a forward pass; None: not at all.
+        ranks: the ranks that share the forward passes.
     """
 
     policy: Policy
@@ -321,11 +364,17 @@ class ScoringConfig:
     dtype: torch.dtype = torch.float32
     truncate_history: HistoryTruncation | None = None
     sharing: PrefixSharing | None = None
+    ranks: Ranks = SINGLE_PROCESS
 
     @property
     def forward_options(self) -> JsonObject:
         """Returns the options of a forward pass, as `score_sequences` takes them."""
-        return {"max_tokens_per_forward": self.max_tokens_per_forward, "dtype": self.dtype, "sharing": self.sharing}
+        return {
+            "max_tokens_per_forward": self.max_tokens_per_forward,
+            "dtype": self.dtype,
+            "sharing": self.sharing,
+            "ranks": self.ranks,
+        }
 
 
 def score_rollout(
@@ -356,6 +405,7 @@ def score_rollout(
             temperature=sampling.temperature,
             max_tokens_per_forward=config.max_tokens_per_forward,
             sharing=config.sharing,
+            ranks=config.ranks,
         )
     policy_inputs = inputs
     if critic is not None:
@@ -413,6 +463,7 @@ def _score_choices(
         add_candidates(trajectories, sequences),
         compute_logprobs,
         max_tokens_per_forward=config.max_tokens_per_forward,
+        ranks=config.ranks,
     )
     columns = {"old": gather_column(policy_outputs, "logprobs", rollout_batch)}
     if critic is not None:

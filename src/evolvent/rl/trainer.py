@@ -27,10 +27,11 @@ from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, NonFinite, Problem
 from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.learn.learner import Learner
+from evolvent.learn.loader import split_over_ranks
 from evolvent.learn.objectives import Objective
 from evolvent.learn.prefix_sharing import build_batches, check_branches
 from evolvent.learn.progress import OptimizerNumbers, check_resumes
-from evolvent.learn.token_sequences import Batch, TokenSequence, collate_packed, flatten, pack_rows
+from evolvent.learn.token_sequences import Batch, Row, TokenSequence, collate_packed, flatten, pack_rows
 from evolvent.models.cpu_linear import release_heap
 from evolvent.models.policy import Policy
 from evolvent.rl.advantages import Advantages
@@ -163,6 +164,12 @@ class CheckpointedNetwork:
         if self._learner is not None:
             self._learner.share = share
 
+    def sync_weights(self) -> None:
+        """Completes the weights after they were restored: copies of tied ones, and whole ones of several ranks."""
+        if self._learner is not None:
+            self._learner.trained.sync_tied_weights()
+            self._learner.sync_whole()
+
     def create_state(self, moments: Iterable[str]) -> None:
         """Lets the optimizer create the state that is to be filled."""
         if self._learner is not None:
@@ -240,6 +247,7 @@ def run_epochs(
                     break
             if stopped or consecutive_nonfinite >= learner.config.max_nonfinite_steps:
                 break
+    learner.sync_whole()
     means = {name: float(np.mean(values)) for name, values in sums.items()}
     return UpdateStats(
         updates, consecutive_nonfinite, stopped, tokens, fed_tokens, skipped, {**means, "stopped": float(stopped)}
@@ -249,13 +257,36 @@ def run_epochs(
 def build_minibatch(
     learner: Learner, sequences: Sequence[TokenSequence], selected: Sequence[int], *, rng: Generator
 ) -> list[Batch]:
-    """Builds the micro-batches of one update, in the learner's layout."""
+    """Builds the micro-batches of one update in the learner's layout; over several ranks those of this rank."""
     max_tokens = learner.config.max_forward_tokens
+    if learner.ranks.mesh.size > 1:
+        return learner.batch_rows(sequences, deal_rows(learner, sequences, selected))
     if learner.layout == "packed" and all(sequences[index].parent is None for index in selected):
         lengths = [sequences[index].feed for index in selected]
         rows = pack_rows(lengths, max(max_tokens, *lengths))
         return [collate_packed(sequences, [[selected[position] for position in row]]) for row in rows]
     return build_batches(sequences, selected, max_tokens=max_tokens, rng=rng, sharing=learner.sharing)
+
+
+def deal_rows(learner: Learner, sequences: Sequence[TokenSequence], selected: Sequence[int]) -> list[Row]:
+    """Orders the rows of an update so that the shares of data ranks, neighbors of equal number, are equal work.
+
+    Sequences with a common prefix are neighbors where rows are shared. Otherwise each rank gets short and long ones.
+    """
+    lengths = [sequences[index].feed for index in selected]
+    if learner.layout == "packed" and all(sequences[index].parent is None for index in selected):
+        rows = pack_rows(lengths, max(learner.config.max_forward_tokens, *lengths))
+        return [[selected[position] for position in row] for row in rows]
+    if learner.sharing is not None:
+        return [[index] for index in sorted(selected, key=lambda index: (sequences[index].ids.tobytes(), index))]
+    dp = learner.ranks.mesh.dp
+    shares = split_over_ranks([[index] for index in selected], dp)
+    capacities = [len(share) for share in shares]
+    dealt: list[list[Row]] = [[] for _ in shares]
+    for position in np.argsort(lengths, kind="stable").tolist():
+        open_ranks = [rank for rank in range(dp) if len(dealt[rank]) < capacities[rank]]
+        dealt[min(open_ranks, key=lambda rank: len(dealt[rank]))].append([selected[position]])
+    return [row for share in dealt for row in share]
 
 
 class HasWeights(Protocol):
@@ -531,6 +562,7 @@ class PolicyTrainer:
             dtype,
             self.truncate_history,
             self.learner.sharing,
+            self.learner.ranks,
         )
 
     @property
@@ -715,6 +747,8 @@ class PolicyTrainer:
                 learner.updates = updates
         for name, numbers in values.get("numbers", {}).items():  # checkpoints of earlier versions have none
             self._networks[name].restore_numbers(numbers)
+        for network in self._networks.values():
+            network.sync_weights()
         self._totals.update(values["totals"])
         self.policy = replace(self.learner.policy, version=values["version"])
         self._pending_prefetch = values["ahead"]

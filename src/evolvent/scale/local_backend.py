@@ -38,9 +38,11 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.identity import version_1_text
 from evolvent.learn.checkpoint import Checkpointer
+from evolvent.learn.forward import Layout
 from evolvent.learn.learner import RL_OPTIMIZER, RL_TRAIN, Learner, TrainConfig, UpdateMetrics
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Parallelism, Ranks
 from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.messages import Instructions
@@ -84,6 +86,7 @@ __all__ = [
     "local_run",
     "log_search",
     "next_prompt",
+    "policy_digest",
     "save_credit",
 ]
 
@@ -180,6 +183,8 @@ class LocalBackend:
         optimizer: Optimizer settings of RL; None: those that fit the policy.
         placement: Where policies of an earlier session run when they are loaded, and how much of their context is
             used.
+        parallelism: Distribution of what is trained over `ranks`; None: this process alone.
+        ranks: This process among the ranks of the training (`scale.ranks_backend`).
         failures: Counts of the episodes of RL that could not be scored.
     Raises:
         ConfigError: slots or max_tokens below 1.
@@ -197,6 +202,8 @@ class LocalBackend:
     rl_train: TrainConfig | None = None
     optimizer: OptimizerConfig | None = None
     placement: Placement = field(default_factory=Placement)
+    parallelism: Parallelism | None = None
+    ranks: Ranks = SINGLE_PROCESS
     failures: FailureCounts = field(default_factory=FailureCounts)
     _tells_failures: ClassVar[bool] = True  # whether the end of a training tells them
     _lock: Any = field(default_factory=RLock)
@@ -348,8 +355,25 @@ class LocalBackend:
         horizon: int | None,
         failures: FailureCounts | None = None,
     ) -> Generator[Trajectory, None, None]:
+        with self._lock:  # one engine, one store: a practice may play ahead on a thread
+            playing = self._play_episodes(agent, starts, stage, horizon=horizon, failures=failures)
+            with closing(playing) as trajectories:
+                for trajectory in trajectories:
+                    stage.store.append(trajectory)
+                    yield trajectory
+
+    def _play_episodes(
+        self,
+        agent: LanguageAgent | CandidateAgent,
+        starts: Sequence[Start] | BranchedStarts,
+        stage: RunStage,
+        *,
+        horizon: int | None,
+        failures: FailureCounts | None,
+    ) -> Generator[Trajectory, None, None]:
+        """Plays the starts with the engine of this process; stores nothing."""
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
-        with self._lock, ExitStack() as open_:  # one engine, one store: a practice may play ahead on a thread
+        with self._lock:
             playing = collect(
                 self.worlds,
                 starts,
@@ -361,9 +385,8 @@ class LocalBackend:
                 name=lambda start: trajectory_name(start, stage.name),
                 failures=failures,
             )
-            for trajectory in open_.enter_context(closing(playing)):
-                stage.store.append(trajectory)
-                yield trajectory
+            with closing(playing) as trajectories:
+                yield from trajectories
 
     def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
         """What plays with a copy of the policy and improves it; its episodes are stored under the stage's name."""
@@ -371,11 +394,20 @@ class LocalBackend:
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
             train = self._rl_train_config(learning)
-            train = train.model_copy(update={"layout": resolve_rl_layout(train.layout, learning.model)})
+            train = train.model_copy(update={"layout": self._resolve_layout(train.layout, learning)})
             if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
             optimizer = self.optimizer or (RL_OPTIMIZER if _pretrained_facts(learning) is None else OptimizerConfig())
-            return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=optimizer)
+            return Learner(
+                learning,
+                objective,
+                train,
+                seed=sample_seed(stage.seed, name),
+                optimizer=optimizer,
+                parallelism=self.parallelism,
+                ranks=self.ranks,
+                keeps_whole=True,
+            )
 
         train_config = self._rl_train_config(policy)
 
@@ -402,7 +434,12 @@ class LocalBackend:
             )
             return next_prompt(one, agent, world=world, parents=made.parents)
 
-        keeper = Checkpointer(stage.folder / "checkpoints", every=config.save_every)
+        keeper = Checkpointer(
+            stage.folder / "checkpoints",
+            every=config.save_every,
+            ranks=self.ranks,
+            timeout=max(1.0, (self.parallelism or Parallelism()).timeout),
+        )
         made = PolicyTrainer(
             policy,
             spec,
@@ -411,7 +448,7 @@ class LocalBackend:
             play=self._make_player(stage, spec, origins),
             checkpointer=keeper,
             log=log,
-            save_samples=show,
+            save_samples=show if self.ranks.is_leader else None,
         )
         made.truncate_history = shorter
         return made
@@ -488,14 +525,22 @@ class LocalBackend:
             _log.warning("not learned: %s", problem)
         if flattened.refused:
             stage.log({"refused": len(flattened.refused)})
-        learner = Learner(policy.clone(), objective, config, seed=stage.seed)
+        learner = Learner(
+            policy.clone(),
+            objective,
+            config,
+            seed=stage.seed,
+            parallelism=self.parallelism,
+            ranks=self.ranks,
+            keeps_whole=True,
+        )
 
         def note(metrics: UpdateMetrics) -> None:
             stage.log(metrics.as_row())
 
-        report = learner.fit(
-            [*prepared, *flattened.sequences], checkpoint=Checkpointer(stage.folder / "checkpoints"), on_update=note
-        )
+        keeper = Checkpointer(stage.folder / "checkpoints", ranks=self.ranks)
+        report = learner.fit([*prepared, *flattened.sequences], checkpoint=keeper, on_update=note)
+        learner.sync_whole()
         self._trained["trained"] += report.tokens
         self._trained["fed"] += report.fed
         return learner.policy.next_version()
@@ -564,8 +609,14 @@ class LocalBackend:
         facts, config = _pretrained_facts(policy), self.train or TrainConfig()
         if facts is None:
             return config
-        layout = resolve_rl_layout(config.layout, policy.model)  # the instructions of episodes are read once
+        layout = self._resolve_layout(config.layout, policy)  # the instructions of episodes are read once
         return fill_settings(config, train_settings(facts)).model_copy(update={"layout": layout})
+
+    def _resolve_layout(self, layout: Layout, policy: Policy) -> Layout:
+        """Returns the layout of rows; ranks that share a matrix product or are stages have rows of one shape."""
+        if self.ranks.mesh.tp * self.ranks.mesh.pp > 1:
+            return layout
+        return resolve_rl_layout(layout, policy.model)
 
     def _rl_train_config(self, policy: Policy) -> TrainConfig:
         """Returns the settings of reinforcement learning; what nobody set follows from a pretrained policy."""
@@ -613,18 +664,7 @@ class LocalBackend:
         return load_policy(folder, context=self.placement.context, device=self.placement.device)
 
     def origin(self, policy: Policy) -> str:
-        vocabulary = policy.tokenizer.get_vocab()
-        history = ["template"] if isinstance(policy.dialect, Chat) and policy.dialect.renders_past else []
-        digest = hashlib.sha256(canonical_json([policy.dialect.name, policy.context, vocabulary, *history]).encode())
-        head = policy.value_head.state_dict() if policy.value_head is not None else {}
-        weights = {
-            name: tensor for name, tensor in policy.model.state_dict().items() if not name.startswith("value_head.")
-        }
-        weights |= {f"value_head.{name}": tensor for name, tensor in head.items()}
-        for name, weight in sorted(weights.items()):
-            digest.update(canonical_json([name, str(weight.dtype), list(weight.shape)]).encode())
-            digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return digest.hexdigest()[:24]
+        return policy_digest(policy)
 
     def usage(self) -> Mapping[str, int]:
         counted = ("generated", "computed", "recomputed", "padded", "shared")
@@ -636,6 +676,20 @@ class LocalBackend:
 
     def _instructions(self, task: Task) -> str:
         return self.worlds[task.world].instructions
+
+
+def policy_digest(policy: Policy) -> str:
+    """Returns a digest of a policy: its vocabulary, dialect, context and weights."""
+    vocabulary = policy.tokenizer.get_vocab()
+    history = ["template"] if isinstance(policy.dialect, Chat) and policy.dialect.renders_past else []
+    digest = hashlib.sha256(canonical_json([policy.dialect.name, policy.context, vocabulary, *history]).encode())
+    head = policy.value_head.state_dict() if policy.value_head is not None else {}
+    weights = {name: tensor for name, tensor in policy.model.state_dict().items() if not name.startswith("value_head.")}
+    weights |= {f"value_head.{name}": tensor for name, tensor in head.items()}
+    for name, weight in sorted(weights.items()):
+        digest.update(canonical_json([name, str(weight.dtype), list(weight.shape)]).encode())
+        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:24]
 
 
 def _pretrained_facts(policy: Policy) -> ModelFacts | None:

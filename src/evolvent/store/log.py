@@ -109,12 +109,15 @@ def read_rows(path: Path) -> Sequence[JsonObject]:
 class Ledger:
     """The finished stages of a run, by key.
 
+    Args:
+        folder: the folder of the run.
+        writing: whether stages that are recorded are written; otherwise they stay in memory.
     Raises:
         CorruptRecord: `stages.jsonl` is not a ledger.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "stages.jsonl"
+    def __init__(self, folder: Path, *, writing: bool = True) -> None:
+        self._path, self._writing = folder / "stages.jsonl", writing
         self._rows: dict[str, dict[str, Any]] = {}
         for row in read_rows(self._path):
             if not isinstance(row.get("key"), str):
@@ -137,7 +140,8 @@ class Ledger:
 
     def append(self, row: JsonObject) -> None:
         """Records a finished stage; it is on disk when this returns."""
-        append_line(self._path, row)
+        if self._writing:
+            append_line(self._path, row)
         self._rows[row["key"]] = dict(row)
 
 

@@ -98,6 +98,20 @@ class Ranks:
                 dist.all_reduce(value, group=group)
         return value
 
+    def gather(self, payload: bytes) -> list[bytes]:
+        """Returns the bytes of every rank, in the order of ranks, on all ranks; nothing is pickled."""
+        if self.devices is None:
+            return [payload]
+        sizes = torch.zeros(self.mesh.size, dtype=torch.int64, device=self.device)
+        sizes[self.rank] = len(payload)
+        dist.all_reduce(sizes)
+        counts = sizes.tolist()
+        own_bytes = torch.zeros(max(1, *counts), dtype=torch.uint8)
+        own_bytes[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else 0
+        gathered = [torch.empty_like(own_bytes, device=self.device) for _ in counts]
+        dist.all_gather(gathered, own_bytes.to(self.device))
+        return [part[:count].cpu().numpy().tobytes() for part, count in zip(gathered, counts, strict=True)]
+
 
 SINGLE_PROCESS = Ranks(Mesh(), torch.device("cpu"))
 

@@ -1,0 +1,235 @@
+"""A backend over several ranks: episodes are dealt to ranks, and every update is one update of all ranks.
+
+    every rank: the same method, the same seeds -> starts of an iteration
+    its share of the starts -> its engine -> episodes --- lines of the store ---> all ranks, in the order of the starts
+    scoring, credit: of the whole batch, the forward passes dealt to ranks
+    update: this rank's micro-batches, in the layout of `learn.parallel` -> whole weights again, once per version
+
+Each rank plays with whole weights, whatever part of them it trains. Episodes, names and random streams are those of
+`LocalBackend`. Only the first rank stores them. Ranks exchange lines of the store and safetensors; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evolvent.agents.candidates import CandidateAgent
+from evolvent.agents.language import LanguageAgent
+from evolvent.backend import RunStage
+from evolvent.errors import ConfigError, Problem
+from evolvent.learn.parallel.ranks import Parallelism, Ranks
+from evolvent.models.policy import Policy
+from evolvent.reward.labelling import LabellingConfig
+from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins, FailureCounts
+from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.ray_wire import build_message, parse_message, trajectory_from_line, trajectory_to_line
+from evolvent.search.settings import SearchConfig
+from evolvent.trajectory import Json, Start, Trajectory, trajectory_name
+
+__all__ = ["RanksBackend", "check_agreement", "check_practice", "deal_starts"]
+
+_log = logging.getLogger(__name__)
+_SUMMED = ("generated", "computed", "recomputed", "padded", "shared", "forwards")  # counts of engines that add up
+
+
+def deal_starts(starts: Sequence[Start], num_ranks: int) -> list[list[Start]]:
+    """Deals starts to ranks, in shares whose sizes differ by at most 1; a rank may get none.
+
+    Samples of one task are neighbors and stay together where that is possible, because an engine computes their prompt
+    once. Tasks that are played once each are dealt in turn, so that each rank gets easy and hard ones.
+
+    >>> from evolvent.trajectory import Task
+    >>> tasks = [Task("w", "t", {"n": n}) for n in range(3)]
+    >>> [[start.task.payload["n"] for start in share] for share in deal_starts([Start(task) for task in tasks], 2)]
+    [[0, 2], [1]]
+    >>> [len(share) for share in deal_starts([Start(tasks[0], sample) for sample in range(3)], 2)]
+    [2, 1]
+    """
+    if len({start.task.id for start in starts}) == len(starts):
+        return [list(starts[rank::num_ranks]) for rank in range(num_ranks)]
+    size, remainder = divmod(len(starts), num_ranks)
+    ends = [size * (rank + 1) + min(rank + 1, remainder) for rank in range(num_ranks)]
+    return [list(starts[first:end]) for first, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def check_agreement(ranks: Ranks, facts: Mapping[str, str]) -> None:
+    """Checks that all ranks are about to do the same; all ranks call it.
+
+    Args:
+        ranks: this process among the ranks.
+        facts: digests of everything that must be equal, by what it is.
+    Raises:
+        ConfigError: facts of a rank differ from those of the first rank.
+    """
+    first, *others = [json.loads(payload) for payload in ranks.gather(json.dumps(dict(facts)).encode())]
+    for rank, other in enumerate(others, 1):
+        differing = sorted(name for name in {*first, *other} if first.get(name) != other.get(name))
+        if differing:
+            message = f"rank {rank} has {', '.join(differing)} that differ from those of rank 0"
+            hint = "use worlds that every process builds alike from their names, and the same files on every host"
+            raise ConfigError([Problem("parallel", message, hint)])
+
+
+def check_practice(
+    config: RLConfig,
+    parallelism: Parallelism,
+    *,
+    action_level: bool = False,
+    is_limited: bool = False,
+    needs_logits: bool = False,
+) -> None:
+    """Checks that reinforcement learning with these settings can run in a layout of several ranks.
+
+    Args:
+        config: the settings of the practice.
+        parallelism: the layout.
+        action_level: whether actions are chosen as wholes among listed ones.
+        is_limited: whether a limit of the divergence may drop an update.
+        needs_logits: whether the loss reads full distributions over the vocabulary.
+    Raises:
+        ConfigError: it cannot; lists all problems with the nearest setting that works.
+    """
+    tp, pp, problems = parallelism.tp, parallelism.pp, list[Problem]()
+    data_ranks = f"use --parallel.shard {parallelism.mesh.size}"
+    if config.prefetch_rollouts:
+        message = "ranks play together and cannot play ahead of their updates"
+        problems.append(Problem("rl.practice.prefetch_rollouts", message, "leave it out"))
+    if config.critic_warmup and config.critic == "shared":
+        message = "a critic on the policy's trunk cannot be trained alone over several ranks"
+        problems.append(Problem("rl.practice.critic_warmup", message, "set it to 0, or --rl.practice.critic separate"))
+    if action_level and tp * pp > 1:
+        message = "listed actions are branches of a row, which need pure data parallelism"
+        problems.append(Problem("parallel", message, data_ranks))
+    elif (config.top_k or config.restrict_to_admissible) and tp > 1:
+        name = "top_k" if config.top_k else "restrict_to_admissible"
+        message = f"{name} needs the logits of all tokens, but each rank holds a part of the vocabulary"
+        problems.append(Problem("parallel.tp", message, data_ranks))
+    if is_limited and pp > 1:
+        message = "a limit of the divergence may stop an update early, which pipeline parallelism does not support"
+        problems.append(Problem("rl.target_kl", message, f"set it to none, or {data_ranks}"))
+    if needs_logits and tp > 1:
+        message = "the method needs full distributions, but each rank holds a part of the vocabulary"
+        problems.append(Problem("parallel.tp", message, data_ranks))
+    if problems:
+        raise ConfigError(problems)
+
+
+@dataclass
+class RanksBackend(LocalBackend):
+    """A `LocalBackend` of one rank among several, which all call the same operations in the same order.
+
+    Args:
+        parallelism: Layout of the trained weights over the ranks.
+        ranks: This process among the ranks.
+    Raises:
+        ConfigError: no layout.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parallelism is None or self.ranks.mesh != self.parallelism.mesh:
+            raise ConfigError("the ranks have another layout", value=self.ranks.mesh, expected=self.parallelism)
+
+    def _play_starts(
+        self,
+        agent: LanguageAgent | CandidateAgent,
+        starts: Sequence[Start] | BranchedStarts,
+        stage: RunStage,
+        *,
+        horizon: int | None,
+        failures: FailureCounts | None = None,
+    ) -> Generator[Trajectory, None, None]:
+        """Plays this rank's share, and yields the episodes of all ranks in the order of the starts."""
+        branched = starts if isinstance(starts, BranchedStarts) else BranchedStarts(starts, BranchOrigins())
+        counts = FailureCounts() if failures is None else failures
+        starts_by_name = {trajectory_name(start, stage.name): start for start in branched.starts}
+        share = deal_starts(branched.starts, self.ranks.mesh.size)[self.ranks.rank]
+        with self._lock:
+            usage_before, replayed_before = self._read_usage(), branched.origins.replayed
+            playing = self._play_episodes(
+                agent, BranchedStarts(share, branched.origins), stage, horizon=horizon, failures=FailureCounts()
+            )
+            with closing(playing) as episodes:
+                lines = [trajectory_to_line(episode) for episode in episodes]
+            head = {
+                "usage": self._read_usage() - usage_before,
+                "replayed": branched.origins.replayed - replayed_before,
+            }
+            trajectories: dict[str, Trajectory] = {}
+            for rank, payload in enumerate(self.ranks.gather(build_message(head, lines))):
+                rank_head, rank_lines = parse_message(payload)
+                if rank != self.ranks.rank:
+                    self._add_usage(rank_head["usage"])
+                    branched.origins.replayed += rank_head["replayed"]
+                for line in rank_lines:
+                    trajectory = trajectory_from_line(line)
+                    trajectories[trajectory.id] = replace(trajectory, task=starts_by_name[trajectory.id].task)
+            for name in starts_by_name:
+                if self.ranks.is_leader:
+                    stage.store.append(trajectories[name])
+                counts.record(trajectories[name])
+                yield trajectories[name]
+        if failures is None and (description := counts.describe()):
+            _log.warning("%s", description)
+
+    def _read_usage(self) -> Counter[str]:
+        return Counter({name: getattr(self._usage, name) for name in _SUMMED})
+
+    def _add_usage(self, counts: Mapping[str, int]) -> None:
+        """Adds the counts of another rank's engine to the counts of this one."""
+        for name in _SUMMED:
+            setattr(self._usage, name, getattr(self._usage, name) + int(counts.get(name, 0)))
+
+    def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
+        """Returns a trainer that plays, scores and updates together with those of the other ranks.
+
+        Raises:
+            ConfigError: settings that several ranks, or their layout, cannot run.
+        """
+        check_practice(
+            spec.config,
+            self.parallelism or Parallelism(),
+            action_level=spec.action_level,
+            is_limited=spec.objective.limit is not None,
+            needs_logits="logits" in spec.objective.needs,
+        )
+        return super().train_rl(policy, stage, spec=spec)
+
+    def search(
+        self,
+        policy: Policy,
+        starts: Sequence[Start],
+        stage: RunStage,
+        *,
+        search: SearchConfig,
+        value_model: Policy | None = None,
+    ) -> Iterator[Trajectory]:
+        """Refuses to search: a search is not dealt to ranks.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError([Problem("parallel", "a search cannot be dealt to ranks", "search in one process")])
+
+    def label(
+        self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
+    ) -> Iterator[tuple[str, list[dict[str, Json]]]]:
+        """Refuses to label: labeling is not dealt to ranks.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError([Problem("parallel", "labeling cannot be dealt to ranks", "label in one process")])
+
+    def save(self, policy: Policy, folder: Path) -> None:
+        """Saves a policy on the first rank; the others go on when it is there."""
+        if self.ranks.is_leader:
+            super().save(policy, folder)
+        self.ranks.gather(b"")
