@@ -3,6 +3,7 @@
     python -m benchmarks.r3 [--json] [--jobs N] [--tasks NAME ...] [--seeds N ...]   trains what has no cell yet
     python -m benchmarks.r3 --report [--json]                             only prints what is there
     python -m benchmarks.r3 --quick [--json]                              the machinery in a minute; supports no claim
+    python -m benchmarks.r3 --study chains [--tune]                       hidden chains, with gates (`r3/chains.py`)
 
 For each task, model and seed one small policy imitates some demonstrations for a while: the weak base. Every method
 goes on from it, with the same demonstrations at hand, and is measured greedily on held-out tasks, from their beginning.
@@ -20,11 +21,13 @@ Intervals draw seeds and kinds of tasks again (`stats.crossed`).
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.r3.chains import play_chains
 from benchmarks.r3.protocol import METHODS, PANELS, Cell, Protocol, panel
 from benchmarks.r3.schedule import Asked, Cells, play_all
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
@@ -181,7 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", action="store_true", help="train nothing, print what is there")
     parser.add_argument("--tasks", nargs="+", help=f"panels; of {', '.join(PANELS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="seeds of the bases")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
+    parser.add_argument("--folder", type=Path, help="where the cells are")
+    parser.add_argument("--study", choices=("panels", "chains"), default="panels", help="the panels, or hidden chains")
+    parser.add_argument("--tune", action="store_true", help="chains: only try the rates")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     options = parser.parse_args(arguments)
     tasks = options.tasks or (["arithmetic"] if options.quick else [*PANELS])
@@ -191,8 +196,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wrong.append(Problem("--seeds", f"{used} choose the rates", "give other seeds"))
     exit_on_problems(wrong)
     prepare_process()
+    if options.study == "chains":
+        _run_chains(options)
+        return
     with tempfile.TemporaryDirectory() as scratch:
-        protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
+        protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder or FOLDER)
         if not options.report:
             with study_run(folder):
                 play_all(folder, protocol, Asked(tasks, seeds, options.jobs))
@@ -201,6 +209,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write(summary_path(folder, "r3"), found)
     show(found)
     finish(found, options)
+
+
+def _run_chains(options: argparse.Namespace) -> None:
+    step = "tune" if options.tune else "report" if options.report else "play"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "chains" if options.quick else options.folder or RESULTS / "r3_chains"
+        seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2, 3, 4, 5])
+        finish(play_chains(folder, seeds=seeds, step=step, quick=options.quick), options)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def play(folder: Path, protocol: Protocol, cell: Cell) -> str:
         mixed = cells.kept.get(cells.of("mixed", cell))
         if mixed is None:
             return ""  # another process is at it
-        networks = 2 if protocol.r3.practice.critic == "own" else 1  # a critic of its own learns each token too
+        networks = 2 if protocol.r3.practice.critic == "separate" else 1  # a critic of its own learns each token too
         learned = mixed["tokens_trained"] // networks
     row = play_once(folder, cell.key, protocol.digest, partial(run_cell, protocol, folder, cell, learned))
     if row is None:

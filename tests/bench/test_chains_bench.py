@@ -1,0 +1,79 @@
+"""The study of hidden chains: its world, the choice of its rates, and its gates."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.r3.chains import (
+    ARMS,
+    CHAINS,
+    QUICK_CHAINS,
+    WORDS,
+    Chain,
+    build_study,
+    choose_rates,
+    play_chains,
+    tuning_digest,
+)
+from benchmarks.study import write_cell
+from evolvent.agents.plain import Script
+from evolvent.errors import ConfigError
+from evolvent.rollout.episode import collect
+from evolvent.trajectory import Start
+
+
+def keep_rates(folder, best):
+    for kind in ARMS:
+        for rate in CHAINS.rates:
+            row = {"digest": tuning_digest(CHAINS), "arm": kind, "rate": rate, "success": float(rate == best[kind])}
+            write_cell(folder, f"tuning-{kind}-{rate:g}", row)
+
+
+def test_a_walk_follows_one_permutation_and_only_the_whole_walk_is_paid():
+    world = Chain(8, copies=2)
+    assert set(world.next_word) == set(world.next_word.values()) == set(WORDS)
+    steps = world.walk(WORDS[0]).split(" ; ")
+    assert len(steps) == 8 and steps[0] == world.next_word[WORDS[0]]
+    assert all(world.next_word[word] == following for word, following in itertools.pairwise(steps))
+    task = world.tasks("train", "seen")[0]
+    right = world.walk(task.spec["word"])
+    for text, paid in ((right, True), (right.rpartition(" ; ")[0], False), (f"{right} ; {WORDS[0]}", False)):
+        (played,) = collect({world.name: world}, [Start(task)], Script(lambda *_, text=text: [text]), engine=None)
+        assert played.success is paid
+
+
+def test_a_best_rate_at_an_end_of_the_grid_is_refused(tmp_path):
+    inside = dict.fromkeys(ARMS, CHAINS.rates[1])
+    with pytest.raises(ConfigError, match="0 of 4 rates of 'outcome' were tried"):
+        choose_rates(CHAINS, tmp_path)
+    keep_rates(tmp_path, inside)
+    assert choose_rates(CHAINS, tmp_path) == inside
+    for end in (CHAINS.rates[0], CHAINS.rates[-1]):
+        keep_rates(tmp_path, {**inside, "staged": end})
+        with pytest.raises(ConfigError, match="best rate of 'staged' is at an end of the grid"):
+            choose_rates(CHAINS, tmp_path)
+
+
+def test_gates_rates_and_the_plan_are_frozen():
+    rates = dict.fromkeys(ARMS, 1e-3)
+    plan = build_study(CHAINS, rates, range(6))
+    assert [gate.arm for gate in plan.gates] == ["base", "base", "mixed"] and plan.arm_names[-1] == "sft"
+    digests = {
+        plan.digest(),
+        replace(plan, gates=()).digest(),
+        build_study(CHAINS, {**rates, "mixed": 3e-4}, range(6)).digest(),
+        build_study(replace(CHAINS, iterations=2000), rates, range(6)).digest(),
+    }
+    assert len(digests) == 4
+    assert CHAINS.lengths == (8, 12, 16) and CHAINS.iterations >= 1000
+
+
+@pytest.mark.long
+def test_a_quick_study_is_played_to_its_end_and_has_no_verdict(tmp_path):
+    summary = play_chains(tmp_path, seeds=[0, 1], step="play", quick=True)
+    assert summary["gate_passed"] is False and summary["verdict"].startswith("no verdict: gate ")
+    assert not summary["unfinished"] and [gate["name"] for gate in summary["gates"]][1] == "right steps of the base"
+    assert {rate["world"] for rate in summary["rates"]} == {f"chain{length}" for length in QUICK_CHAINS.lengths}
