@@ -192,6 +192,52 @@ def apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     return max(float(np.abs(one["weights"][name] - other["weights"][name]).max()) for name in one["weights"])
 
 
+class Noisy(LocalBackend):
+    """A backend that plays with noise on the logits, a share of the deviation of the head's weights."""
+
+    noise = 0.0
+
+    def _update_engine(self, policy: Policy) -> Any:
+        if self.noise:
+            policy = policy.clone()
+            generator = torch.Generator().manual_seed(policy.version)
+            weight = policy.model.get_output_embeddings().weight.detach()
+            moved = weight + self.noise * weight.std() * torch.randn(weight.shape, generator=generator)
+            policy.model.lm_head.weight = torch.nn.Parameter(moved)
+        return super()._update_engine(policy)
+
+
+def practise_by(
+    correction: str, folder: Path, *, noise: float = 0.0, rollout_dtype: Any = None, **practice: Any
+) -> tuple[list[dict[str, float]], list[float]]:
+    """Practise with a sampler that differs: numbers of each iteration, and how far log-probabilities differ in each."""
+    torch.set_num_threads(1)
+    world, differences = Loose(), list[float]()
+    train = TRAIN.model_copy(update={"lr": 3e-3, "batch_tokens": 2048})
+    backend = Noisy(
+        {world.name: world}, train, EvaluationPanel(limit=6), slots=64, max_tokens=1, rollout_dtype=rollout_dtype
+    )
+    backend.noise = noise
+    with ev.Run(folder, backend, settings=backend.settings()) as run:
+        train_rl = run._verbs.train_rl
+
+        def watched(policy: Policy, stage: Any, *, spec: Any) -> Any:
+            trainer = train_rl(policy, stage, spec=spec)
+            update = trainer.update
+
+            def measure(rollout: Any, *more: Any, **columns: Any) -> None:
+                differences.append(float(np.abs(rollout.old - rollout.batch.logp).max()))
+                update(rollout, *more, **columns)
+
+            trainer.update = measure
+            return trainer
+
+        run._verbs.train_rl = watched
+        config = GRPOConfig(importance_correction=correction, practice=quick(**practice))
+        grpo(first_policy(world, "none"), world.tasks("train", "seen"), config=config, run=run)
+    return measured(folder), differences
+
+
 def agree(facts: dict[str, str]) -> str:
     """What a rank is told whose tasks differ where it is the second."""
     with join_ranks(Parallelism(shard=2).mesh) as ranks:
@@ -202,4 +248,4 @@ def agree(facts: dict[str, str]) -> str:
     return ""
 
 
-__all__ = ["agree", "apart", "furthest", "measured", "practise", "stored", "tokens"]
+__all__ = ["agree", "apart", "furthest", "measured", "practise", "practise_by", "stored", "tokens"]

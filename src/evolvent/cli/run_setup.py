@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a mistake in the settings is reported before torch is impor
     from evolvent.learn.optim.make import OptimizerConfig
     from evolvent.learn.parallel.ranks import Ranks
     from evolvent.models.policy import Policy
-    from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+    from evolvent.scale.local_backend import EvaluationPanel, LocalBackend, RolloutDtype
 
 __all__ = [
     "EvaluationConfig",
@@ -77,6 +77,7 @@ class RunSetup:
         restrict_to_admissible: whether actions are sampled among those that worlds list, token by token.
         action_level: whether policies choose among the listed actions as wholes.
         placement: where and how policies run.
+        rollout_dtype: numbers of the weights that play; None: those that are trained.
         ranks: this process among those that train together. The first one writes the run.
         backend_factory: builds the backend that plays and trains (`scale.endpoint_backend` plays on an endpoint);
             None: `LocalBackend`.
@@ -95,6 +96,7 @@ class RunSetup:
     optimizer: OptimizerConfig | None = None
     restrict_to_admissible: bool = False
     action_level: bool = False
+    rollout_dtype: RolloutDtype | None = None
     ranks: Ranks | None = None
     backend_factory: Callable[..., LocalBackend] | None = None
     placement: Placement = field(default_factory=Placement)
@@ -141,6 +143,7 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
         restrict_to_admissible=setup.restrict_to_admissible,
         action_level=setup.action_level,
         placement=setup.placement,
+        rollout_dtype=setup.rollout_dtype,
     )
     progress = Progress(console, setup.plan)
     progress_backend: ProgressBackend[Policy] = ProgressBackend(backend, progress)

@@ -166,6 +166,9 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
     agent: ActingConfig = Field(default_factory=ActingConfig, description="the prompt and the actions")
     train: UpdateConfig = Field(default_factory=UpdateConfig, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
+    rollout_dtype: Literal["bfloat16", "int8"] | None = Field(
+        default=None, description="numbers of the weights that play; none: those that are trained"
+    )
     parallel: Parallelism = Field(
         default_factory=Parallelism, description="the layout over torchrun's ranks; none: each has a share of the data"
     )
@@ -177,6 +180,8 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
             raise ValueError("--endpoint needs --model NAME and --hand_over FOLDER")
         if self.endpoint and self.backend != HERE:
             raise ValueError("--endpoint and --on cannot be combined; pass only one of them")
+        if self.rollout_dtype and (self.endpoint or self.backend != HERE):
+            raise ValueError("--rollout_dtype is of weights that play here; leave it out with --endpoint and --backend")
         if self.endpoint and self.agent.history == "template":
             raise ValueError("an endpoint keeps past replies as it likes: leave out --agent.history or --endpoint")
         return self
@@ -316,6 +321,7 @@ def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | No
         action_level=action_level,
         restrict_to_admissible=restrict_to_admissible,
         placement=config.placement,
+        rollout_dtype=config.rollout_dtype,
     )
     with (
         _open_ranks(config, parallelism, coordinator=coordinator) as ranks,

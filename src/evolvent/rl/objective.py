@@ -106,19 +106,25 @@ class ImportanceWeights:
 class ImportanceCorrection(Config):
     """Settings of a method whose surrogate can be reweighted for a sampler that differs from the old policy."""
 
-    importance_correction: Literal["none", "truncated", "masked"] = Field(
-        default="none", description="weights against a sampler that differs from the policy"
+    importance_correction: Literal["none", "truncated", "masked", "sequence_truncated", "sequence_masked"] = Field(
+        default="none", description="weights against a sampler that differs: of tokens, or of sequences as wholes"
     )
     max_importance_weight: float = Field(default=2.0, gt=0, description="largest such weight")
 
     def importance_weights(self, level: Literal["part", "sequence"] = "part") -> ImportanceWeights | None:
-        """Returns the settings as a loss takes them, at the level at which its ratio is clipped; None without
-        correction.
+        """Returns the settings as a loss takes them; None without correction.
+
+        Args:
+            level: the level at which the ratio of the loss is clipped; a correction of sequences stays one.
         """
-        return (
-            None
-            if self.importance_correction == "none"
-            else ImportanceWeights(self.max_importance_weight, self.importance_correction, level)
+        correction = self.importance_correction
+        if correction == "none":
+            return None
+        is_masked = correction in ("masked", "sequence_masked")
+        return ImportanceWeights(
+            self.max_importance_weight,
+            "masked" if is_masked else "truncated",
+            "sequence" if correction.startswith("sequence_") else level,
         )
 
 
@@ -370,7 +376,7 @@ def _value_loss(value_loss: ValueLoss, outputs: Outputs, batch: Batch, weights: 
 
 def _metric_names(settings: PolicyGradient) -> tuple[str, ...]:
     names = ("kl", "clip_low", "clip_high", "ratio", "ratio_max", "effective")
-    mismatch = ("mismatch",) if settings.importance_weights is not None else ()
+    mismatch = ("mismatch", "mismatch_clipped") if settings.importance_weights is not None else ()
     return names + mismatch + (("entropy",) if settings.entropy_coef else ())
 
 
@@ -379,7 +385,7 @@ def _stats(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> dict[
     logprobs, old = require_output(outputs.logprobs, "logprobs"), _get_column(batch, "old")
     surrogate = settings.surrogate
     low, high = (1.0, float("inf")) if isinstance(surrogate, Reinforce) else (surrogate.low, surrogate.high)
-    return losses.policy_stats(
+    stats = losses.policy_stats(
         _compute_log_ratio(settings, logprobs, old, batch),
         logprobs - old,
         _get_column(batch, "advantages"),
@@ -388,3 +394,11 @@ def _stats(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> dict[
         behavior_log_ratio=old - _get_column(batch, "behaviour") if settings.importance_weights is not None else None,
         entropy=require_output(outputs.entropy, "entropy") if settings.entropy_coef else None,
     )
+    correction = settings.importance_weights
+    if correction is not None:
+        unit = _sequence_units(batch) if correction.level == "sequence" else None
+        unbounded = losses.importance_weights(
+            old, _get_column(batch, "behaviour"), max_weight=float("inf"), kind="truncated", unit=unit
+        )
+        stats["mismatch_clipped"] = ((unbounded > correction.max_weight).sum(), batch.count)
+    return stats

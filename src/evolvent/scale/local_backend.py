@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -83,8 +83,10 @@ from evolvent.worlds.base import Parsed, World
 __all__ = [
     "EvaluationPanel",
     "LocalBackend",
+    "RolloutDtype",
     "local_run",
     "log_search",
+    "lower_precision",
     "next_prompt",
     "policy_digest",
     "save_credit",
@@ -149,6 +151,7 @@ def _collect_turns(
     return [*parent_turns, *turns]
 
 
+RolloutDtype = Literal["bfloat16", "int8"]
 _log = logging.getLogger(__name__)
 _MAX_SEARCHES, _MAX_TREES = 64, 4  # searches of a call that are under way at once; trees that are kept of it
 _RECOMPUTE_SLOTS = 16  # texts of a forward that keeps nothing: their logits lie in memory at every position
@@ -183,6 +186,8 @@ class LocalBackend:
         optimizer: Optimizer settings of RL; None: those that fit the policy.
         placement: Where policies of an earlier session run when they are loaded, and how much of their context is
             used.
+        rollout_dtype: Numbers of the weights that play; None: those that are trained. With fewer bits the sampler
+            differs from the learner, which computes the log-probabilities again.
         parallelism: Distribution of what is trained over `ranks`; None: this process alone.
         ranks: This process among the ranks of the training (`scale.ranks_backend`).
         failures: Counts of the episodes of RL that could not be scored.
@@ -202,6 +207,7 @@ class LocalBackend:
     rl_train: TrainConfig | None = None
     optimizer: OptimizerConfig | None = None
     placement: Placement = field(default_factory=Placement)
+    rollout_dtype: RolloutDtype | None = None
     parallelism: Parallelism | None = None
     ranks: Ranks = SINGLE_PROCESS
     failures: FailureCounts = field(default_factory=FailureCounts)
@@ -589,7 +595,7 @@ class LocalBackend:
     def serve_policy(self, policy: Policy) -> Engine:
         """Returns the one engine serving this policy: an engine that shares prefixes, where its model allows it."""
         if self._engine is None or self._served_policy is not policy:
-            self._engine, self._served_policy = self._update_engine(policy), policy
+            self._engine, self._served_policy = self._update_engine(lower_precision(policy, self.rollout_dtype)), policy
             self._engine.usage = self._usage
         return self._engine
 
@@ -645,16 +651,21 @@ class LocalBackend:
             self.action_level,
             *([prompts] if prompts else []),
         )
+        lowered = () if self.rollout_dtype is None else (self.rollout_dtype,)
         train = self.train or TrainConfig()
         learning = (self.rl_train or self.train or RL_TRAIN, self.optimizer or RL_OPTIMIZER)
         return {
-            "collect": StageSettings(values, acting),
+            "collect": StageSettings((*values, *lowered), " ".join([acting, *lowered])),
             "fit": StageSettings(
                 (train, *([prompts] if prompts else [])),  # experts' episodes are read behind the instructions
                 " ".join([version_1_text(train), *([canonical_json(prompts)] if prompts else [])]),
             ),
-            "evaluate": StageSettings((*values, self.panel), f"{acting} {version_1_text(self.panel)}"),
-            "practise": StageSettings((*values, *learning), " ".join([acting, *map(version_1_text, learning)])),
+            "evaluate": StageSettings(
+                (*values, self.panel, *lowered), " ".join([acting, version_1_text(self.panel), *lowered])
+            ),
+            "practise": StageSettings(
+                (*values, *learning, *lowered), " ".join([acting, *map(version_1_text, learning), *lowered])
+            ),
         }
 
     def save(self, policy: Policy, folder: Path) -> None:
@@ -676,6 +687,25 @@ class LocalBackend:
 
     def _instructions(self, task: Task) -> str:
         return self.worlds[task.world].instructions
+
+
+def lower_precision(policy: Policy, dtype: RolloutDtype | None) -> Policy:
+    """Returns a copy of a policy whose weights have fewer bits; the policy itself where no dtype is named.
+
+    "int8": every matrix is rounded to 8 bits with a scale per row, as `models.quantized` writes it, and computed with
+    in its own numbers.
+    """
+    if dtype is None:
+        return policy
+    lowered = policy.clone()
+    with torch.no_grad():
+        for weight in lowered.model.parameters():
+            if dtype == "bfloat16":
+                weight.data = weight.data.to(torch.bfloat16)
+            elif weight.dim() > 1:
+                scale = (weight.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-12)
+                weight.data = (weight / scale).round_().clamp_(-128, 127).mul_(scale)
+    return lowered
 
 
 def policy_digest(policy: Policy) -> str:

@@ -47,7 +47,7 @@ def deal_starts(starts: Sequence[Start], num_ranks: int) -> list[list[Start]]:
 
     >>> from evolvent.trajectory import Task
     >>> tasks = [Task("w", "t", {"n": n}) for n in range(3)]
-    >>> [[start.task.payload["n"] for start in share] for share in deal_starts([Start(task) for task in tasks], 2)]
+    >>> [[start.task.spec["n"] for start in share] for share in deal_starts([Start(task) for task in tasks], 2)]
     [[0, 2], [1]]
     >>> [len(share) for share in deal_starts([Start(tasks[0], sample) for sample in range(3)], 2)]
     [2, 1]
