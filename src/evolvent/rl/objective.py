@@ -376,8 +376,9 @@ def _value_loss(value_loss: ValueLoss, outputs: Outputs, batch: Batch, weights: 
 
 def _metric_names(settings: PolicyGradient) -> tuple[str, ...]:
     names = ("kl", "clip_low", "clip_high", "ratio", "ratio_max", "effective")
-    mismatch = ("mismatch", "mismatch_clipped") if settings.importance_weights is not None else ()
-    return names + mismatch + (("entropy",) if settings.entropy_coef else ())
+    corrects = settings.importance_weights is not None
+    mismatch, clipped = ("mismatch",) if corrects else (), ("mismatch_clipped",) if corrects else ()
+    return names + mismatch + (("entropy",) if settings.entropy_coef else ()) + clipped
 
 
 @torch.no_grad()
