@@ -281,7 +281,7 @@ def test_webshop_tells_what_can_be_clicked(http):
     with serving({"webshop": Listed()}, {"webshop": ("webshop", "webshop")}) as server:
         talk = Talk(http, server, "webshop")
         talk.post("reset", session_id=0)
-        assert talk.get("available_actions") == {"has_search_bar": True, "clickables": ["back"]}
+        assert talk.get("available_actions") == {"has_search_bar": True, "clickables": ["back", "search"]}
         assert talk.get("state")["url"] == "u"
 
 

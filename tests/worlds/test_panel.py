@@ -35,6 +35,7 @@ from evolvent.worlds.reasoning.problems import Problems
 from evolvent.worlds.reasoning.reading import Reading
 from evolvent.worlds.reasoning.rules import Rules
 from evolvent.worlds.searchqa.world import SearchQA
+from evolvent.worlds.shop.world import Shop
 from evolvent.worlds.sql.world import SqlWorld
 from evolvent.worlds.tools.academia import Academia
 from evolvent.worlds.tools.movie import Movie
@@ -77,6 +78,7 @@ WORLDS = {
     "preference": lambda: Preference(),
     "functions": lambda: Functions(),
     "backoffice": lambda: Backoffice(),
+    "shop": lambda: Shop(),
 }
 FAST = ("crafting", "lookup", "countdown", "maze", "kitchen", "todo")
 PROGRAM = """

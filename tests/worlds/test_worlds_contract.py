@@ -25,6 +25,7 @@ from evolvent.worlds.maze import Maze
 from evolvent.worlds.microwave import Microwave
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.searchqa.world import SearchQA
+from evolvent.worlds.shop.world import Shop
 from evolvent.worlds.sql.world import SqlWorld
 from evolvent.worlds.tools.academia import Academia
 from evolvent.worlds.tools.movie import Movie
@@ -59,6 +60,7 @@ WORLDS = {
     "household 0.3": HouseholdWorld("0.3", size="alfworld", sizes=SMALL),
     "searchqa": SearchQA(sizes=SMALL),
     "searchqa until right": SearchQA(text="searchqa", until_right=True, sizes=SMALL),
+    "shop": Shop(sizes=SMALL),
     "sql": SqlWorld(sizes=SMALL),
     "sql rounds": SqlWorld(rounds=3, sizes=SMALL),
     "weather": Weather(sizes=SMALL),

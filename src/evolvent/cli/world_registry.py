@@ -188,6 +188,14 @@ def _make_searchqa(option: str) -> World:
     return SearchQA.from_folder(option) if option else SearchQA()
 
 
+def _make_shop(option: str) -> World:
+    from evolvent.worlds.shop.world import Shop
+
+    if option and not option.isdecimal():
+        raise ConfigError([Problem("shop", f"got {option!r}, expected the seed of the products", "for example shop:1")])
+    return Shop(seed=int(option or 0))
+
+
 def _make_sql(option: str) -> World:
     from evolvent.worlds.sql.world import SqlWorld
 
@@ -461,6 +469,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "searchqa": (_make_searchqa, "folder", "answer by searching documents, invented ones or searchqa:FOLDER"),
     "sciworld": (_extra_world("sciworld", "SciWorld"), "tasks", "ScienceWorld, which needs Java; sciworld:all"),
     "sheet": (_tool_world("sheet"), "form", "tools that edit a table"),
+    "shop": (_make_shop, "seed", "buy what is asked for in a shop like WebShop's; shop:SEED has other products"),
     "sql": (_make_sql, "folder", "one query answers a question, a fresh database a task; sql:FOLDER in BIRD's layout"),
     "textarena": (_extra_world("textarena", "TextArena"), "game", "one-player games of textarena"),
     "textworld": (_extra_world("textworld", "TextGames", plain=False), "folder", "TextWorld's games in a FOLDER"),

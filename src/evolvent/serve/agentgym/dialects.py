@@ -274,6 +274,7 @@ _DIALECT_BY_WORLD: Mapping[str, str] = {
     "searchqa": "searchqa",
     "searchqa_files": "searchqa",
     "webshop": "webshop",
+    "shop": "webshop",
     "webarena": "webarena",
 }
 

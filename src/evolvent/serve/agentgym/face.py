@@ -13,6 +13,7 @@ One mount: one world in one dialect. It converts the requests of AgentGym's clie
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -44,6 +45,7 @@ from evolvent.web import Receive, Scope, Send, send_response
 from evolvent.worlds.base import World
 from evolvent.worlds.grid.world import GridWorld
 from evolvent.worlds.maze import Maze
+from evolvent.worlds.shop.pages import SEARCH_BUTTON
 from evolvent.worlds.sql.world import SqlWorld
 
 __all__ = ["PREFIX", "AgentGymDialect", "AgentGymMount", "Handler", "Lookup", "list_lookups", "task_by_number"]
@@ -53,9 +55,13 @@ Lookup = Callable[[Play], Json]
 
 
 def _get_clickables(play: Play) -> Json:
+    """Returns what can be clicked in lower case, as WebShop does; it counts the button beside the search bar."""
     actions = list_admissible(play.info)
-    clickables: list[Json] = [action[6:-1] for action in actions if action.startswith("click[") and action[-1] == "]"]
-    return {"has_search_bar": any(action.startswith("search[") for action in actions), "clickables": clickables}
+    clickables: list[Json] = [action[6:-1].lower() for action in actions if re.fullmatch(r"click\[.+\]", action)]
+    has_search_bar = any(action.startswith("search[") for action in actions)
+    if has_search_bar:
+        clickables.append(SEARCH_BUTTON.lower())
+    return {"has_search_bar": has_search_bar, "clickables": clickables}
 
 
 def _get_instruction(play: Play) -> str:
