@@ -1,0 +1,164 @@
+"""Reinforcement learning over two ranks against one process, and with a rank that is killed on the way.
+
+    python -m benchmarks.rl_ranks [--policy smollm2] [--quick] [--json] [--save]
+
+`max_difference`: the largest difference of a loss, return or entropy to one process, as a share of values above 1.
+`resumes`, `lost`, `doubled`: of a run whose second rank is killed, which goes on in one process.
+`two_ranks_efficiency`: tokens learned per CPU-second of two ranks, the CPU of both counted, over those of one process.
+The model is `--policy` with LoRA. Both learn the same tokens, and starting is left out: the CPU-seconds are those of
+the iterations beyond the first one.
+`lag1_speedup` is null: players apart from learners do not exist yet.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reporting import RESULTS, about, command_line, finish, show
+from evolvent.store.log import read_rows
+from evolvent.store.store import Store
+
+SEED = 0
+RESULT = RESULTS / "rl_ranks.json"
+GOALS = {"max_difference": 2e-6, "resumes": True, "two_ranks_efficiency": 0.85, "lost": 0, "doubled": 0}
+COMPARED = ("loss", "return", "sampled_entropy", "kl", "advantage_deviation")
+START_S = 300  # longest wait for the first iteration of the run that is killed
+
+
+def _argv(folder: Path, iterations: int, tasks: int, **more: object) -> list[str]:
+    """Returns the words of a command; `more` are further settings, with `__` for a point."""
+    settings: dict[str, object] = {
+        "method": "grpo",
+        "worlds": "lookup",
+        "demonstrations": 20,
+        "clone_tokens": 2000,
+        "tasks": 32,
+        "seed": SEED,
+        "panel.limit": 2,
+        "max_tokens": 8,
+        "rl.practice.tasks_per_iteration": tasks,
+        "rl.practice.temperature": 2,
+        "rl.practice.save_every": 1,
+        "rl.practice.iterations": iterations,
+        "output_dir": folder,
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }
+    return ["train", "rl", *(word for name, value in settings.items() for word in (f"--{name}", str(value)))]
+
+
+def _start(ranks: int, argv: Sequence[str]) -> subprocess.Popen[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    return subprocess.Popen(
+        [sys.executable, *launcher, "-m", "evolvent", *argv],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _run(ranks: int, argv: Sequence[str]) -> float:
+    """Returns the CPU-seconds of a run with all its ranks; raises RuntimeError with its last words where it fails."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = _start(ranks, argv)
+    _, error = process.communicate()
+    if process.returncode:
+        raise RuntimeError(error[-2000:])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _iterations(folder: Path) -> dict[int, dict[str, Any]]:
+    rows = read_rows(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
+    return {row["step"]: dict(row) for row in rows if row["kind"] == "practise"}
+
+
+def _difference(folder: Path, other: Path) -> float:
+    one, two = _iterations(folder), _iterations(other)
+    return max(
+        abs(one[step][name] - two[step][name]) / max(1.0, abs(one[step][name]))
+        for step in one
+        for name in COMPARED
+        if name in one[step]
+    )
+
+
+def _episodes(folder: Path) -> Counter[str]:
+    stored = Store.open(folder / "trajectories").trajectories()
+    return Counter("/".join(one.id.split("/")[1:]) for one in stored if "practise" in one.id)
+
+
+def _kill_second_rank(argv: Sequence[str], folder: Path) -> bool:
+    """Starts two ranks, kills the second after an iteration, and returns whether the run ended with a failure."""
+    process, end = _start(2, argv), time.monotonic() + START_S
+    while not _iterations(folder) and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    listed = subprocess.run(
+        ["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True, check=True
+    )
+    if listed.stdout.split():
+        os.kill(int(listed.stdout.split()[-1]), signal.SIGKILL)
+    process.communicate()
+    return process.returncode != 0
+
+
+def _measure_cpu(ranks: int, folder: Path, *, policy: str, iterations: int) -> float:
+    """Returns the CPU-seconds of all ranks in the iterations beyond the first one."""
+    adapter = {} if policy == "xs" else {"adapter__kind": "lora", "demonstrations": 0}
+    counts = (1, 1 + iterations)
+    first, all_of_them = (_run(ranks, _argv(folder / f"{ranks}-{n}", n, 8, policy=policy, **adapter)) for n in counts)
+    return all_of_them - first
+
+
+def report(*, policy: str, iterations: int, tasks: int, timed_iterations: int) -> dict[str, Any]:
+    """Runs it all; returns the figures."""
+    with tempfile.TemporaryDirectory() as temporary:
+        one, two, killed = (Path(temporary) / name for name in ("one", "two", "killed"))
+        _run(1, _argv(one, iterations, tasks))
+        _run(2, _argv(two, iterations, tasks))
+        was_ended = _kill_second_rank(_argv(killed, iterations, tasks), killed)
+        _run(1, ["train", "rl", "--resume", str(killed)])
+        expected, found = _episodes(one), _episodes(killed)
+        cpu = [_measure_cpu(ranks, Path(temporary), policy=policy, iterations=timed_iterations) for ranks in (1, 2)]
+        return {
+            "benchmark": "rl_ranks",
+            "max_difference": _difference(one, two),
+            "resumes": was_ended and len(_iterations(killed)) == iterations,
+            "lost": len(expected - found),
+            "doubled": sum(count - 1 for count in found.values()),
+            "two_ranks_efficiency": round(cpu[0] / cpu[1], 3),
+            "cpu_s_of_iterations": [round(seconds, 1) for seconds in cpu],
+            "lag1_speedup": None,
+            "policy": policy,
+            "iterations": iterations,
+            "goals": GOALS,
+            "seed": SEED,
+            **about("evolvent", "torch", threads=1),
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("rl_ranks", __doc__, quick="three small iterations of the small policy", save=RESULT)
+    parser.add_argument("--policy", default="smollm2", help="the model of the efficiency (default: smollm2)")
+    options = parser.parse_args(arguments)
+    result = (
+        report(policy="xs", iterations=3, tasks=4, timed_iterations=2)
+        if options.quick
+        else report(policy=options.policy, iterations=20, tasks=16, timed_iterations=4)
+    )
+    show(result)
+    finish(result, options)
+
+
+if __name__ == "__main__":
+    main()
