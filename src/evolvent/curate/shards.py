@@ -19,10 +19,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evolvent.data.arrow import iterate_arrow_batches, make_row_converter
+from evolvent.data.arrow import make_row_converter
 from evolvent.data.tables import iterate_rows
 from evolvent.errors import ConfigError, CorruptRecord, Problem, SampleInvalid
 from evolvent.files import atomic_writer, disk_errors, safe_join
+from evolvent.store.arrow_limits import iterate_arrow
 from evolvent.store.parquet_limits import open_parquet
 from evolvent.trajectory import JsonObject
 
@@ -177,8 +178,7 @@ def _count_rows(path: Path, form: Form) -> int:
             with open_parquet(path).file as file:
                 return int(file.metadata.num_rows)
         if form == "arrow":
-            with pa.memory_map(str(path)) as source:
-                return sum(batch.num_rows for batch in iterate_arrow_batches(source))
+            return sum(batch.num_rows for batch in iterate_arrow(path))
         return len(_load_table(path) if form == "table" else _load_array(path))
     except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
         raise _format_error(error, path, form) from error
@@ -222,8 +222,7 @@ def _read_rows(shard: Shard) -> Iterator[tuple[int, Any]]:
         elif shard.form == "parquet":
             yield from _read_parquet(shard)
         else:
-            with pa.memory_map(str(shard.path)) as source:
-                yield from _slice_batches(iterate_arrow_batches(source), shard)
+            yield from _slice_batches(iterate_arrow(shard.path), shard)
     except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
         raise _format_error(error, shard.path, shard.form) from error
 

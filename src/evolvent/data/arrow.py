@@ -11,23 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.ipc
 
 from evolvent.trajectory import JsonObject
 
-__all__ = ["iterate_arrow_batches", "iterate_batch_rows", "make_row_converter"]
+__all__ = ["iterate_batch_rows", "make_row_converter"]
 
 _Converter = Callable[[Any], Any]
-
-
-def iterate_arrow_batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of an open Arrow stream, as `datasets` saves them, or of a file."""
-    try:
-        yield from pa.ipc.open_stream(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        opened = pa.ipc.open_file(source)
-        yield from (opened.get_batch(index) for index in range(opened.num_record_batches))
 
 
 def iterate_batch_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[JsonObject]:

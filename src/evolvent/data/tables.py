@@ -131,7 +131,11 @@ def _read_folder(path: Path) -> list[TableRow]:
         import datasets
     except ImportError as error:
         raise MissingExtra("data", "reading a Hugging Face data set") from error
+    from evolvent.store.arrow_limits import check_arrow
+
     with boundary(ConfigError, f"{path} cannot be read as a data set"):
+        for shard in sorted(path.rglob("*.arrow")):
+            check_arrow(shard)
         return _read_object(datasets.load_from_disk(str(path)))
 
 
@@ -191,9 +195,9 @@ def find_saved_files(folder: Path) -> list[Path]:
 
 
 def _iterate_columns(path: Path, *, is_parquet: bool) -> Iterator[tuple[str, object]]:
-    import pyarrow as pa
 
-    from evolvent.data.arrow import iterate_arrow_batches, iterate_batch_rows
+    from evolvent.data.arrow import iterate_batch_rows
+    from evolvent.store.arrow_limits import iterate_arrow
     from evolvent.store.parquet_limits import open_parquet
 
     with boundary(ConfigError, f"{path} cannot be read as {'Parquet' if is_parquet else 'Arrow'}"):
@@ -203,9 +207,8 @@ def _iterate_columns(path: Path, *, is_parquet: bool) -> Iterator[tuple[str, obj
                 rows = iterate_batch_rows(parquet.iterate_batches())
                 yield from ((f"{path.name}:{number}", row) for number, row in enumerate(rows, 1))
         else:
-            with pa.memory_map(str(path)) as source:
-                rows = iterate_batch_rows(iterate_arrow_batches(source))
-                yield from ((f"{path.name}:{number}", row) for number, row in enumerate(rows, 1))
+            rows = iterate_batch_rows(iterate_arrow(path))
+            yield from ((f"{path.name}:{number}", row) for number, row in enumerate(rows, 1))
 
 
 def _iterate_json(path: Path) -> Iterator[tuple[str, object]]:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from evolvent.errors import LimitExceeded
 
-__all__ = ["CheckedParquet", "check_parquet", "open_parquet"]
+__all__ = ["CheckedParquet", "check_expansion", "check_parquet", "open_parquet"]
 
 MIN_LIMIT = 2**30  # bytes that any file may expand to
 MAX_RATIO = 1_000  # a larger file may expand to so many times its size
@@ -67,21 +67,21 @@ def check_parquet(file: pq.ParquetFile, path: Path) -> int:
     """
     metadata, size = file.metadata, path.stat().st_size
     limit = max(MIN_LIMIT, MAX_RATIO * size)
-    _check(path, "rows", metadata.num_rows, max(MIN_ROWS, size))
+    check_expansion(path, "rows", metadata.num_rows, max(MIN_ROWS, size))
     total, largest = 0, 1
     leaves: dict[int, tuple[str, list[int]]] = {}  # by column: its path, and the row groups whose dictionary may expand
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(column)
             num_bytes = max(chunk.total_uncompressed_size, chunk.num_values * _width(file, column))
-            _check(path, "bytes in one column", num_bytes, max(MAX_CHUNK, size))
+            check_expansion(path, "bytes in one column", num_bytes, max(MAX_CHUNK, size))
             total += num_bytes
             is_shared = chunk.has_dictionary_page or not _PLAIN.issuperset(chunk.encodings)
             if chunk.physical_type == "BYTE_ARRAY" and is_shared:
                 leaves.setdefault(column, (chunk.path_in_schema, []))[1].append(group)
             else:
                 largest += max(num_bytes // max(1, metadata.num_rows), 1)
-    _check(path, "bytes", total, limit)
+    check_expansion(path, "bytes", total, limit)
     for column, (name, groups) in leaves.items():
         sizes = [metadata.row_group(group).column(column) for group in groups]
         bounds = [chunk.num_values * chunk.total_uncompressed_size for chunk in sizes]
@@ -91,7 +91,7 @@ def check_parquet(file: pq.ParquetFile, path: Path) -> int:
             expanded, longest = _measure(path, name, group)
             total += expanded
             largest = max(largest, longest)
-            _check(path, "bytes", total, limit)
+            check_expansion(path, "bytes", total, limit)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // largest))
 
 
@@ -144,7 +144,12 @@ def _as_bytes(array: pa.Array) -> Any:
     return pa.array([array.nbytes], pa.int64())
 
 
-def _check(path: Path, noun: str, value: int, limit: int) -> None:
+def check_expansion(path: Path, noun: str, value: int, limit: int) -> None:
+    """Checks a size of what a file expands to.
+
+    Raises:
+        LimitExceeded: it is above the limit.
+    """
     if value > limit:
         raise LimitExceeded(
             f"{path} expands to too much: {noun}",
