@@ -41,11 +41,16 @@ def address_of(url):
     return host, int(port)
 
 
-def flooded(descriptors, count, rounds):
-    """A server with few descriptors while `count` connections are held; how it did."""
+def flooded(descriptors, count, rounds, *, policy=None):
+    """A server with few descriptors while `count` connections are held; how it did.
+
+    Args:
+        policy: folder of a policy that is served; None: a world is.
+    """
     program = f'ulimit -n {descriptors} && exec "$@"'
-    command = ["sh", "-c", program, "sh", sys.executable, "-m", "evolvent.cli.main", "serve", "crafting", "--port", "0"]
-    with launch_server(command) as server:
+    served = ["crafting"] if policy is None else ["--policy", str(policy)]
+    command = ["sh", "-c", program, "sh", sys.executable, "-m", "evolvent.cli.main", "serve", *served, "--port", "0"]
+    with launch_server(command, ready_s=300) as server:
         process, held, waits = psutil.Process(server.process.pid), [], []
         with httpx2.Client(base_url=server.url, trust_env=False, timeout=60) as client:
             assert client.get("/health").status_code == 200
@@ -72,11 +77,19 @@ def flooded(descriptors, count, rounds):
             for connection in held:
                 connection.close()
         with httpx2.Client(base_url=server.url, trust_env=False, timeout=60) as client:
-            made = client.post("/v1/sessions", json={"world": "crafting", "task": a_task(client)})
+            made = ask_for_work(client, policy)
             metrics = client.get("/metrics").text
             until(lambda: process.num_fds() < 40, 30)
         spent = process.cpu_times().user + process.cpu_times().system
     return made.status_code, max(waits), peak - before, server.output, metrics, spent
+
+
+def ask_for_work(client, policy):
+    """What the server is for: a session, or a reply."""
+    if policy is None:
+        return client.post("/v1/sessions", json={"world": "crafting", "task": a_task(client)})
+    asked = {"model": Path(policy).name, "messages": [{"role": "user", "content": "go"}], "max_tokens": 2}
+    return client.post("/v1/chat/completions", json=asked)
 
 
 def a_task(client):
@@ -93,13 +106,17 @@ def test_a_flood_of_connections_beside_few_descriptors():
 
 
 @pytest.mark.long
-def test_1500_connections_beside_1024_descriptors():
+@pytest.mark.parametrize("kind", ["worlds", "policy"])
+def test_1500_connections_beside_1024_descriptors(tmp_path, kind):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 2000 and hard < 2000:
         pytest.skip("this process may not open 2,000 files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
-    status, slowest, growth, output, _, spent = flooded(1024, 1500, 3)
-    assert status == 201 and slowest < 1.0 and growth < 64 << 20 and spent < 30
+    policy = None if kind == "worlds" else tmp_path / "model"
+    if policy is not None:
+        small_policy().save(policy)
+    status, slowest, growth, output, _, spent = flooded(1024, 1500, 3, policy=policy)
+    assert status == (201 if policy is None else 200) and slowest < 1.0 and growth < 64 << 20 and spent < 60
     assert len(output) < 10_000 and "Traceback" not in output
 
 
