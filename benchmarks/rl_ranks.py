@@ -2,7 +2,8 @@
 
     python -m benchmarks.rl_ranks [--policy smollm2] [--quick] [--json] [--save]
 
-`max_difference`: the largest difference of a loss, return or entropy to one process, as a share of values above 1.
+`max_difference`: the largest difference of a loss, return or entropy to one process, as a share of values above 1, over
+`updates` of the weights.
 `resumes`, `lost`, `doubled`: of a run whose second rank is killed, which goes on in one process.
 `two_ranks_efficiency`: tokens learned per CPU-second of two ranks, the CPU of both counted, over those of one process.
 The model is `--policy` with LoRA. Both learn the same tokens, and starting is left out: the CPU-seconds are those of
@@ -133,6 +134,7 @@ def report(*, policy: str, iterations: int, tasks: int, timed_iterations: int) -
         return {
             "benchmark": "rl_ranks",
             "max_difference": _difference(one, two),
+            "updates": int(sum(row.get("updates", 0) for row in _iterations(one).values())),
             "resumes": was_ended and len(_iterations(killed)) == iterations,
             "lost": len(expected - found),
             "doubled": sum(count - 1 for count in found.values()),
