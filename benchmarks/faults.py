@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs, and all that they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    file = kept_file("faults")
+    file = kept_file("faults", *options.tests)
     result = report(1.0 if options.quick else options.soak_minutes, options.tests, file)
     show(result)
     finish(result, options)

@@ -2,7 +2,8 @@
 
 `run_kept` runs pytest in a process of its own, with this module as a plugin, and appends a line to a file after every
 test. A run that was interrupted goes on behind its last line; a test that failed stays failed. The file is named by the
-sources that were tested (`digest_sources`), so that other sources begin anew, and it is removed once all is told.
+files that were tested (`digest_sources`) and by what was asked for, so that anything else begins anew, and a benchmark
+removes it once all is told.
 
 Its lines are JSON: {"test": node id, "outcome": "passed", "failed" or "skipped", "seconds": of its three phases}.
 """
@@ -24,6 +25,7 @@ __all__ = ["KeptTest", "digest_sources", "kept_file", "read_kept", "run_kept"]
 ROOT = Path(__file__).parents[1]
 _FILE_VARIABLE, _CHOSEN_VARIABLE = "EVOLVENT_KEPT_TESTS", "EVOLVENT_CHOSEN_TESTS"
 _FOLDERS = ("src", "tests", "benchmarks")
+_ENDED = (0, 1, 5)  # exit codes of pytest that has come to its end: passed, failed, nothing left to run
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +44,37 @@ class KeptTest:
 
 
 def digest_sources(root: Path = ROOT) -> str:
-    """Returns twelve hexadecimal digits that stand for the Python sources of the package, its tests and benchmarks."""
+    """Returns twelve hexadecimal digits that stand for the files of the package, its tests and its benchmarks.
+
+    What a run writes itself, compiled files and the results of benchmarks, does not count.
+    """
     found = hashlib.sha256()
-    for path in sorted(path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
+    for path in sorted(path for folder in _FOLDERS for path in (root / folder).rglob("*") if path.is_file()):
+        if "__pycache__" in path.parts or path.is_relative_to(root / "benchmarks" / "results"):
+            continue
         found.update(f"{path.relative_to(root).as_posix()}\0".encode())
         found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()[:12]
 
 
-def kept_file(name: str, root: Path = ROOT) -> Path:
-    """Returns the file of a benchmark for the sources as they are."""
-    return root / "build" / "benchmarks" / f"{name}-{digest_sources(root)}.jsonl"
+def kept_file(name: str, *asked_for: str, root: Path = ROOT) -> Path:
+    """Returns the file of a benchmark for the sources as they are.
+
+    Args:
+        asked_for: what the benchmark was asked to run; another choice has another file.
+    """
+    digest = hashlib.sha256("\0".join([digest_sources(root), *asked_for]).encode()).hexdigest()
+    return root / "build" / "benchmarks" / f"{name}-{digest[:12]}.jsonl"
 
 
 def read_kept(path: Path) -> list[KeptTest]:
-    """Returns the tests of a file in the order in which they ended; a torn last line is left out."""
-    return list(_kept_lines(path)) if path.is_file() else []
+    """Returns the tests of a file in the order in which they ended; a torn last line is left out.
+
+    A test file that was skipped as a whole, and whose tests ran later, counts by its tests.
+    """
+    kept = list(_kept_lines(path)) if path.is_file() else []
+    files = {file for test in kept if (file := test.test.partition("::")[0]) != test.test}
+    return [test for test in kept if test.test not in files]
 
 
 def _kept_lines(path: Path) -> Iterator[KeptTest]:
@@ -67,12 +84,14 @@ def _kept_lines(path: Path) -> Iterator[KeptTest]:
 
 
 def run_kept(path: Path, tests: Sequence[str], *, chosen: Collection[str] = (), cwd: Path = ROOT) -> int:
-    """Runs what is not yet in the file; returns the exit code of pytest, 0 where nothing was left to run.
+    """Runs what is not yet in the file; returns the exit code of pytest: 1 where a test failed in this run, else 0.
 
     Args:
         path: the file; it is made where it is missing.
         tests: files, folders or node ids, as pytest takes them.
         chosen: node ids without parameters that are kept of them; none: all.
+    Raises:
+        RuntimeError: pytest was killed, or could not begin; what has ended is kept.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _drop_torn_line(path)
@@ -80,7 +99,9 @@ def run_kept(path: Path, tests: Sequence[str], *, chosen: Collection[str] = (), 
     environment = {**os.environ, "OMP_NUM_THREADS": "1", _FILE_VARIABLE: str(path), _CHOSEN_VARIABLE: " ".join(chosen)}
     command = [sys.executable, "-m", "pytest", "-q", *plugin, *tests]
     code = subprocess.run(command, cwd=cwd, env=environment, check=False, stdout=sys.stderr).returncode
-    return 0 if code == 5 else code  # 5: every test was deselected
+    if code not in _ENDED:
+        raise RuntimeError(f"the tests did not come to their end: pytest exited with {code}; the same command goes on")
+    return int(code == 1)
 
 
 def _drop_torn_line(path: Path) -> None:

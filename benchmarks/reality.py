@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.call_cases import list_writers, run_cases
-from benchmarks.kept_tests import kept_file
 from benchmarks.maths_pairs import grade_pairs, measure_numeric_speed, read_pairs, verify_pairs
 from benchmarks.package_tasks import measure_packages
 from benchmarks.reality_cases import CASES, run_tests
@@ -90,7 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     show(figures, without=("versions", "machine"))
     finish(figures, options)
-    kept_file("reality").unlink(missing_ok=True)
     return 0
 
 

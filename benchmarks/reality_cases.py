@@ -945,12 +945,14 @@ def run_tests(cases: Iterable[Case] = CASES, *, file: Path | None = None) -> dic
     A case whose test is missing is wrong. pytest is not asked for it, because it would then run none of the others.
 
     Args:
-        file: where what became of each test is kept (`benchmarks.kept_tests`); None: that of these sources.
+        file: where what became of each test is kept (`benchmarks.kept_tests`) until all have ended; None: that of these
+            sources and cases.
     """
     chosen = tuple(cases)
     present = find_tests(sorted({test for case in chosen for test in case.tests}))
-    file = file or kept_file("reality")
+    file = file or kept_file("reality", *present)
     code = run_kept(file, sorted({test.partition("::")[0] for test in present}), chosen=present)
     kept = read_kept(file)
+    file.unlink()
     figures = judge_cases(chosen, group_outcomes(kept))
     return {**figures, "cases_pytest_code": code, "cases_seconds": round(sum(test.seconds for test in kept), 1)}
