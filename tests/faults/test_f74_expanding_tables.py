@@ -214,6 +214,15 @@ def test_ordinary_arrow_files_are_read_as_they_were(tmp_path, compression, as_fi
     assert [row for shard in list_shards(path) for _, row in read_shard(shard)] == expected
 
 
+def test_a_plain_file_of_one_batch_is_not_taken_for_one_that_expands(tmp_path, monkeypatch):
+    """Where nothing is compressed, no batch counts for more than the file that holds it."""
+    monkeypatch.setattr(parquet_limits, "MAX_CHUNK", 1)
+    monkeypatch.setattr(parquet_limits, "MIN_LIMIT", 1)
+    for column in (pa.array([7] * 50_000, pa.int8()), pa.array([[1, 2], [3]] * 20_000, pa.list_(pa.int8()))):
+        path = write_arrow(tmp_path / "plain.arrow", column)
+        assert [row["text"] for _, row in iterate_rows(path)] == column.to_pylist()
+
+
 def test_sizes_of_compressed_buffers_are_those_that_they_unpack_to(tmp_path):
     column = pa.array([f"row {n}" * 20 for n in range(500)])
     plain, packed = (write_arrow(tmp_path / f"{name}.arrow", column, compression=name or None) for name in ("", "zstd"))
@@ -223,7 +232,7 @@ def test_sizes_of_compressed_buffers_are_those_that_they_unpack_to(tmp_path):
             sizes.append([_measure_message(message) for message in pa.ipc.MessageReader.open_stream(source)])
     assert sizes[0][0] == (0, 0), "the schema"
     rows, num_bytes = sizes[1][1]
-    assert rows == 500 and num_bytes == 500 + 4 * 501 + sum(len(text) for text in column.to_pylist())
+    assert rows == 500 and num_bytes == 4 * 501 + sum(len(text) for text in column.to_pylist())
     assert 0 <= sizes[0][1][1] - num_bytes < 64, "without compression buffers are padded"
 
 

@@ -84,7 +84,7 @@ def _check_messages(source: pa.NativeFile, path: Path) -> None:
 
 
 def _measure_message(message: pa.ipc.Message) -> tuple[int, int]:
-    """Returns the rows of a message, and the bytes that it unpacks to with one byte for every value of a column."""
+    """Returns the rows of a message, and the bytes that it unpacks to; at least one for every value of its columns."""
     table = message.metadata.to_pybytes()
     fields = _read_table(table, _follow(table, 0))
     kind = table[fields[1]] if 1 in fields else 0
@@ -103,7 +103,7 @@ def _measure_message(message: pa.ipc.Message) -> tuple[int, int]:
         num_bytes = sum(_unpacked_size(body, offset, length) for offset, length in buffers)
     if num_rows < 0 or num_values < 0 or num_bytes < 0:
         raise pa.ArrowInvalid("a message has a negative size")
-    return (num_rows if kind == _BATCH else 0), num_values + num_bytes
+    return (num_rows if kind == _BATCH else 0), max(num_values, num_bytes)
 
 
 def _unpacked_size(body: pa.Buffer, offset: int, length: int) -> int:
