@@ -35,6 +35,7 @@ WITH_TORCH_IN_CLI = tuple(
         "preflight",
         "training_data",
         "train_rl",
+        "ranks",
         "train_search",
         "train_data",
         "train_data_sources",

@@ -14,6 +14,7 @@ from torch import nn
 from evolvent.cli.model_defaults import read_model_facts
 from evolvent.cli.planning import read_model_config
 from evolvent.cli.prompting import Prompt, load_prompted_worlds
+from evolvent.cli.ranks import check_shared_folder
 from evolvent.cli.record import choose_run_folder
 from evolvent.cli.registry import POLICIES, resolve_model_folder, resolve_policy
 from evolvent.cli.train_recipes import DistillConfig, RecipeConfig, RecipeInputs
@@ -140,8 +141,9 @@ def _check_device(config: RecipeConfig) -> None:
 def _check_folder(request: TrainingRequest) -> None:
     if request.resume is not None:
         return
-    if request.world_size > 1 and request.config.output_dir is None:
-        raise ConfigError([Problem("output_dir", "several ranks need a shared folder", "set --to runs/NAME")])
+    problems = check_shared_folder(request.config.output_dir, world_size=request.world_size)
+    if problems:
+        raise ConfigError(problems)
     if request.rank == 0:
         choose_run_folder("train", request.config.output_dir)
 

@@ -151,24 +151,24 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
     tell = partial(_print_line, console)
     ranks = setup.ranks
     if ranks is not None and not ranks.is_leader:
-        ranks.gather(b"")
+        ranks.wait()
         with Run(
             setup.folder, backend, seed=setup.record.seed, code=code, tell=lambda line: None, writing=False
         ) as mirror:
-            ranks.gather(b"")
+            ranks.wait()
             yield mirror
-            ranks.gather(b"")
+            ranks.wait()
         return
     with Run(setup.folder, progress_backend, seed=setup.record.seed, code=code, tell=tell) as run:
         if ranks is not None:
-            ranks.gather(b"")  # the store is recovered, and the others may read it
-            ranks.gather(b"")  # they have read it, and it may change
+            ranks.wait()  # the store is recovered, and the others may read it
+            ranks.wait()  # they have read it, and it may change
         run.observe(partial(write_report, setup.folder))
         try:
             with record_run(setup.folder, setup.record), progress:
                 yield run
                 if ranks is not None:
-                    ranks.gather(b"")  # a rank that failed at the very end fails the run
+                    ranks.wait()  # a rank that failed at the very end fails the run
         finally:
             write_report(setup.folder)
 

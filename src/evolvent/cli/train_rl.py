@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,6 +24,14 @@ from evolvent.cli.model_defaults import fill_model_defaults, find_train_defaults
 from evolvent.cli.progress import PlannedStage
 from evolvent.cli.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.prompting import ActingConfig, Prompt, check_listed_actions, fill_history, load_prompted_worlds
+from evolvent.cli.ranks import (
+    check_model_layout,
+    check_ranks_agree,
+    choose_practice_layout,
+    format_program,
+    open_ranks,
+    refuse_ranks,
+)
 from evolvent.cli.record import RunRecord, choose_run_folder
 from evolvent.cli.registry import resolve_policy
 from evolvent.cli.run_setup import (
@@ -43,12 +50,10 @@ from evolvent.config import Config
 from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
-from evolvent.identity import fingerprint
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.lay import check_layout
-from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator, Ranks, join_ranks
+from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator
 from evolvent.methods.base import Method
 from evolvent.methods.etpo import ETPOConfig, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
@@ -58,17 +63,17 @@ from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
 from evolvent.methods.r3 import R3Config, r3
 from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
-from evolvent.models.defaults import ADAM_EPS
+from evolvent.models.defaults import ADAM_EPS, ModelFacts
 from evolvent.models.placement import check_working_memory
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rl.trainer import RLConfig
 from evolvent.rollout.episode import collect
-from evolvent.run import Run, world_code
+from evolvent.run import Run
 from evolvent.scale.endpoint_backend import EndpointBackend
 from evolvent.scale.initial import collect_demonstrations
-from evolvent.scale.local_backend import LocalBackend, policy_digest
-from evolvent.scale.ranks_backend import RanksBackend, check_agreement, check_practice
+from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.ranks_backend import RanksBackend
 from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions, recorded_task
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.view.escape import show_hidden
@@ -265,7 +270,7 @@ def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | No
         console.print(_format_usage(), soft_wrap=True)
         return 0
     if name == "ppo" and is_control_request(method_argv):
-        _refuse_ranks(world_size, "control worlds are learned in one process")
+        refuse_ranks(world_size, "control worlds are learned in one process")
         return run_control(method_argv, console)
     method = _load_method(name)
     args = parse_command(make_command(name, method), _name_sessions(method_argv), console)
@@ -273,62 +278,50 @@ def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | No
         return 0
     sessions_folder = _find_sessions(args.config)
     if sessions_folder is not None:
-        _refuse_ranks(world_size, "recorded sessions are learned in one process")
+        refuse_ranks(world_size, "recorded sessions are learned in one process")
         sessions = RecordedSessions(sessions_folder)
         return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
     if args.config.endpoint or args.config.backend != HERE:
-        _refuse_ranks(world_size, "ranks play themselves, not an endpoint or a cluster")
+        refuse_ranks(world_size, "ranks play themselves, not an endpoint or a cluster")
+    return _run_in_worlds(name, method, args, argv, console=console, coordinator=coordinator)
+
+
+def _run_in_worlds(
+    name: str, method: Method, args: Any, argv: Sequence[str], *, console: Console, coordinator: RankCoordinator | None
+) -> int:
+    """Trains by playing; returns the exit code."""
+    world_size = 1 if coordinator is None else coordinator.world
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
     config = _restrict_practice(fill_model_defaults(args.config, facts, console, policy=args.config.policy))
-    parallelism = _choose_layout(config, world_size=world_size, is_resumed=args.resume is not None, argv=argv)
+    parallelism = choose_practice_layout(config, world_size=world_size, is_resumed=args.resume is not None, argv=argv)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
     check_isolation(worlds_by_name, backend=config.backend)
-    panel_size = count_panel_episodes(worlds_by_name, config.panel)
-    demonstration_tasks, practice_tasks = _choose_tasks(worlds_by_name, config)
-    practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
-    action_level, restrict_to_admissible = (
-        getattr(config.rl, "level", "") == "listed",
-        bool(practice and practice.restrict_to_admissible),
-    )
-    if action_level or restrict_to_admissible:
-        check_listed_actions(worlds_by_name, name if action_level else "rl.practice.restrict_to_admissible")
+    tasks = _choose_tasks(worlds_by_name, config)
+    _check_actions(config, worlds_by_name, name)
     is_leader = coordinator is None or coordinator.rank == 0
     folder = args.resume or (choose_run_folder("rl", config.output_dir) if is_leader else config.output_dir)
-    worlds = list(worlds_by_name.values())
     placement = config.placement if world_size == 1 else replace(config.placement, device="cpu")
     loaded_policy = resolve_policy(
-        config.policy, worlds, seed=config.seed, placement=placement, history=config.agent.history
+        config.policy,
+        list(worlds_by_name.values()),
+        seed=config.seed,
+        placement=placement,
+        history=config.agent.history,
     )
     config = fill_history(config, loaded_policy, console)
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
-    _check_model_layout(initial, parallelism, world_size=world_size, adapter=config.adapter.kind)
+    check_model_layout(initial, parallelism, world_size=world_size, adapter=config.adapter.kind)
     check_working_memory(initial.model, context=initial.context, trains=True)
-    num_iterations = practice.iterations if practice else 0
-    job = RunSetup(
-        folder,
-        worlds_by_name,
-        RunRecord("train rl", config, config.seed, ("base", name), name, program=_format_program(world_size)),
-        train=find_train_defaults(facts, CLONE_CONFIG),
-        panel=config.panel.make_panel(),
-        slots=config.slots,
-        max_tokens=config.max_tokens,
-        threads=config.threads,
-        plan=_plan_stages(config, num_iterations, panel_size, is_cloned=bool(demonstration_tasks or config.random)),
-        rl_train=config.train.make_train_config(),
-        optimizer=config.train.make_optimizer_config(),
-        action_level=action_level,
-        restrict_to_admissible=restrict_to_admissible,
-        placement=config.placement,
-        rollout_dtype=config.rollout_dtype,
-    )
+    record = RunRecord("train rl", config, config.seed, ("base", name), name, program=format_program(world_size))
+    job = _make_setup(folder, worlds_by_name, record, facts, is_cloned=bool(tasks[0] or config.random))
     with (
-        _open_ranks(config, parallelism, coordinator=coordinator) as ranks,
+        open_ranks(parallelism, device=config.device, coordinator=coordinator) as ranks,
         _open_backend(config, worlds_by_name, prompt) as local_factory,
     ):
         if ranks is not None:
-            _check_ranks_agree(ranks, config, worlds_by_name, initial=initial, tasks=practice_tasks)
+            check_ranks_agree(ranks, config, worlds_by_name, initial=initial, tasks=tasks[1])
             initial = initial.to(ranks.device)
             placement = replace(config.placement, device=str(ranks.device))
             ranks_factory = partial(RanksBackend, ranks=ranks, parallelism=parallelism)
@@ -336,9 +329,51 @@ def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | No
         else:
             job = replace(job, backend_factory=local_factory)
         console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-        _run_job(job, console, method, config, initial=initial, tasks=(demonstration_tasks, practice_tasks))
+        _run_job(job, console, method, config, initial=initial, tasks=tasks)
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
+
+
+def _is_action_level(config: Any) -> bool:
+    return getattr(config.rl, "level", "") == "listed"
+
+
+def _restricts_actions(config: Any) -> bool:
+    practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
+    return bool(practice and practice.restrict_to_admissible)
+
+
+def _check_actions(config: Any, worlds_by_name: Mapping[str, World], method_name: str) -> None:
+    """Raises ConfigError where actions are to be listed, and a world lists none."""
+    if _is_action_level(config) or _restricts_actions(config):
+        setting = method_name if _is_action_level(config) else "rl.practice.restrict_to_admissible"
+        check_listed_actions(worlds_by_name, setting)
+
+
+def _make_setup(
+    folder: Path, worlds_by_name: Mapping[str, World], record: RunRecord, facts: ModelFacts, *, is_cloned: bool
+) -> RunSetup:
+    """Returns what the run is opened with."""
+    config: Any = record.config
+    practice = getattr(config.rl, "practice", None)
+    panel_size = count_panel_episodes(worlds_by_name, config.panel)
+    return RunSetup(
+        folder,
+        worlds_by_name,
+        record,
+        train=find_train_defaults(facts, CLONE_CONFIG),
+        panel=config.panel.make_panel(),
+        slots=config.slots,
+        max_tokens=config.max_tokens,
+        threads=config.threads,
+        plan=_plan_stages(config, practice.iterations if practice else 0, panel_size, is_cloned=is_cloned),
+        rl_train=config.train.make_train_config(),
+        optimizer=config.train.make_optimizer_config(),
+        action_level=_is_action_level(config),
+        restrict_to_admissible=_restricts_actions(config),
+        placement=config.placement,
+        rollout_dtype=config.rollout_dtype,
+    )
 
 
 def _run_job(
@@ -375,86 +410,8 @@ def _run_job(
         if is_leader:
             best_policy.save(folder / "model")
         practice = getattr(config.rl, "practice", None)
-        round_number = practice.iterations if practice else 1
+        round_number = practice.iterations if practice else 1  # of the last measurement
         print_results(console, active_run.arm(name).evaluate(best_policy, round_number))
-
-
-def _format_program(world_size: int) -> str:
-    return "evolvent" if world_size == 1 else f"torchrun --nproc-per-node {world_size} -m evolvent"
-
-
-def _refuse_ranks(world_size: int, message: str) -> None:
-    if world_size > 1:
-        raise ConfigError([Problem("parallel", f"{message}: got {world_size} ranks", "start it without torchrun")])
-
-
-def _choose_layout(config: Any, *, world_size: int, is_resumed: bool, argv: Sequence[str]) -> Parallelism:
-    """Returns the layout over the ranks: the given one, or a share of the data and of every weight for each rank.
-
-    Raises:
-        ConfigError: another number of ranks, or settings of the method that the layout cannot run; lists all problems.
-    """
-    parallelism: Parallelism = config.parallel
-    if world_size > 1 and parallelism.mesh.size == 1:
-        parallelism = parallelism.model_copy(update={"shard": world_size})
-    problems = []
-    if world_size > 1 and config.output_dir is None and not is_resumed:
-        problems.append(Problem("output_dir", "several ranks need a shared folder", "set --output_dir runs/NAME"))
-    if parallelism.mesh.size != world_size:
-        size, needed = world_size, parallelism.mesh.size
-        message = f"{parallelism.mesh} needs {needed} processes, {size} {'is' if size == 1 else 'are'} there"
-        command = shlex.join(["train", "rl", *argv])
-        hint = f"start it with: {_format_program(needed)} {command}" if size == 1 else "change one of them"
-        problems.append(Problem("parallel", message, hint))
-    practice = getattr(config.rl, "practice", None)
-    if isinstance(practice, RLConfig) and world_size > 1:
-        is_limited = getattr(config.rl, "target_kl", None) is not None
-        try:
-            check_practice(
-                practice,
-                parallelism,
-                action_level=getattr(config.rl, "level", "") == "listed",
-                is_limited=is_limited,
-                needs_logits=config.method == "etpo",
-            )
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    return parallelism
-
-
-def _check_model_layout(policy: Policy, parallelism: Parallelism, *, world_size: int, adapter: str) -> None:
-    """Raises ConfigError where the model cannot have the layout, with the nearest one that it can have."""
-    if world_size > 1:
-        check_layout(policy.model.config, parallelism, world=world_size, adapter=adapter, command="train rl ...")
-
-
-@contextmanager
-def _open_ranks(
-    config: Any, parallelism: Parallelism, *, coordinator: RankCoordinator | None
-) -> Iterator[Ranks | None]:
-    """Yields this process among the ranks; None where it is alone."""
-    if coordinator is None:
-        yield None
-        return
-    coordinator.timeout = parallelism.timeout
-    with join_ranks(
-        parallelism.mesh, device=config.device, timeout=parallelism.timeout, coordinator=coordinator
-    ) as ranks:
-        yield ranks
-
-
-def _check_ranks_agree(
-    ranks: Ranks, config: Any, worlds_by_name: Mapping[str, World], *, initial: Policy, tasks: Sequence[Task]
-) -> None:
-    """Raises ConfigError where ranks have other settings, worlds, tasks or weights than the first one."""
-    facts = {"settings": fingerprint(config), "the weights of the policy": policy_digest(initial)}
-    code = world_code(worlds_by_name)
-    for name in worlds_by_name:
-        ids = [task.id for task in tasks if task.world == name]
-        facts[f"tasks or code of world {name!r}"] = fingerprint([code.get(name, ""), ids])
-    check_agreement(ranks, facts)
 
 
 def _restrict_practice(config: Any) -> Any:

@@ -18,6 +18,7 @@ from rich.console import Console
 from evolvent.cli.planning import memory_warning
 from evolvent.cli.preflight import TrainingRequest
 from evolvent.cli.progress import Progress
+from evolvent.cli.ranks import format_program
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.run_setup import write_report
 from evolvent.cli.train_recipes import PreparedTraining, RecipeInputs
@@ -231,8 +232,7 @@ class TrainingCommand:
         """Records the run in the leading rank: its settings, its state as it changes, and its report from time to
         time.
         """
-        world_size = self._ranks.mesh.size
-        program = "evolvent" if world_size == 1 else f"torchrun --nproc-per-node {world_size} -m evolvent"
+        program = format_program(self._ranks.mesh.size)
         record = RunRecord(f"train {self._name}", self._config, self._config.seed, ("base",), program=program)
         if not self._ranks.is_leader:
             yield

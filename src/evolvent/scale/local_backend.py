@@ -692,8 +692,8 @@ class LocalBackend:
 def lower_precision(policy: Policy, dtype: RolloutDtype | None) -> Policy:
     """Returns a copy of a policy whose weights have fewer bits; the policy itself where no dtype is named.
 
-    "int8": every matrix is rounded to 8 bits with a scale per row, as `models.quantized` writes it, and computed with
-    in its own numbers.
+    "int8": every matrix is rounded to 8 bits with a scale per row, as `models.quantized` writes it; forward passes
+    compute in the dtype that the policy has.
     """
     if dtype is None:
         return policy

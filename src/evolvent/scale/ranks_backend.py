@@ -129,7 +129,7 @@ class RanksBackend(LocalBackend):
         parallelism: Layout of the trained weights over the ranks.
         ranks: This process among the ranks.
     Raises:
-        ConfigError: no layout.
+        ConfigError: the ranks have another layout.
     """
 
     def __post_init__(self) -> None:
@@ -232,4 +232,4 @@ class RanksBackend(LocalBackend):
         """Saves a policy on the first rank; the others go on when it is there."""
         if self.ranks.is_leader:
             super().save(policy, folder)
-        self.ranks.gather(b"")
+        self.ranks.wait()

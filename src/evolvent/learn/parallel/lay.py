@@ -26,6 +26,7 @@ __all__ = [
     "apply_fsdp",
     "apply_recompute",
     "check_layout",
+    "check_world_size",
     "distribute_model",
     "list_layers",
 ]
@@ -179,6 +180,20 @@ def check_layout(
         raise ConfigError([*problems, *_suggest_layout(config, parallelism, world)])
 
 
+def check_world_size(mesh: Mesh, *, world: int, command: str) -> list[Problem]:
+    """Returns the problem of a layout for another number of processes than there are; none where they agree.
+
+    Args:
+        world: processes that there are.
+        command: the arguments that start this training.
+    """
+    if mesh.size == world:
+        return []
+    message = f"{mesh} needs {mesh.size} processes, {world} {'is' if world == 1 else 'are'} there"
+    launch = f"torchrun --nproc-per-node {mesh.size} -m evolvent {command}"
+    return [Problem("parallel", message, f"start it with: {launch}" if world == 1 else "change one of them")]
+
+
 def _layout_problems(
     config: PreTrainedConfig, parallelism: Parallelism, world: int, command: str = "train ..."
 ) -> list[Problem]:
@@ -187,12 +202,8 @@ def _layout_problems(
         problems.append(
             Problem("parallel", f"missing layout for {world} processes", "set for example --parallel.shard 2")
         )
-    elif mesh.size != world:
-        launch = f"torchrun --nproc-per-node {mesh.size} -m evolvent {command}"
-        message = f"{mesh} needs {mesh.size} processes, {world} {'is' if world == 1 else 'are'} there"
-        problems.append(
-            Problem("parallel", message, f"start it with: {launch}" if world == 1 else "change one of them")
-        )
+    else:
+        problems += check_world_size(mesh, world=world, command=command)
     if mesh.tp > 1:
         from evolvent.learn.parallel.tensor_parallel import check_tp
 

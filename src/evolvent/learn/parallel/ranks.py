@@ -112,6 +112,10 @@ class Ranks:
         dist.all_gather(gathered, own_bytes.to(self.device))
         return [part[:count].cpu().numpy().tobytes() for part, count in zip(gathered, counts, strict=True)]
 
+    def wait(self) -> None:
+        """Waits until all ranks have come here."""
+        self.gather(b"")
+
 
 SINGLE_PROCESS = Ranks(Mesh(), torch.device("cpu"))
 

@@ -1,0 +1,109 @@
+"""Checks and set-up of the ranks that torchrun started, which the kinds of training share."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from evolvent.errors import ConfigError, Problem
+from evolvent.identity import fingerprint
+from evolvent.learn.parallel.lay import check_layout, check_world_size
+from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator, Ranks, join_ranks
+from evolvent.models.policy import Policy
+from evolvent.rl.trainer import RLConfig
+from evolvent.run import world_code
+from evolvent.scale.local_backend import policy_digest
+from evolvent.scale.ranks_backend import check_agreement, check_practice
+from evolvent.trajectory import Task
+from evolvent.worlds.base import World
+
+__all__ = [
+    "check_model_layout",
+    "check_ranks_agree",
+    "check_shared_folder",
+    "choose_practice_layout",
+    "format_program",
+    "open_ranks",
+    "refuse_ranks",
+]
+
+
+def format_program(world_size: int) -> str:
+    """Returns what starts a command over so many processes."""
+    return "evolvent" if world_size == 1 else f"torchrun --nproc-per-node {world_size} -m evolvent"
+
+
+def refuse_ranks(world_size: int, message: str) -> None:
+    """Raises ConfigError where there are several ranks, with the reason."""
+    if world_size > 1:
+        raise ConfigError([Problem("parallel", f"{message}: got {world_size} ranks", "start it without torchrun")])
+
+
+def check_shared_folder(output_dir: Path | None, *, world_size: int) -> list[Problem]:
+    """Returns the problem of several ranks that would each choose a folder; none where one is named."""
+    if world_size == 1 or output_dir is not None:
+        return []
+    return [Problem("output_dir", "several ranks need a shared folder", "set --to runs/NAME")]
+
+
+def choose_practice_layout(config: Any, *, world_size: int, is_resumed: bool, argv: Sequence[str]) -> Parallelism:
+    """Returns the layout over the ranks: the given one, or a share of the data and of every weight for each rank.
+
+    Args:
+        config: settings of `train rl`.
+        argv: the arguments after `train rl`.
+    Raises:
+        ConfigError: another number of ranks, or settings of the method that the layout cannot run; lists all problems.
+    """
+    parallelism: Parallelism = config.parallel
+    if world_size > 1 and parallelism.mesh.size == 1:
+        parallelism = parallelism.model_copy(update={"shard": world_size})
+    problems = [] if is_resumed else check_shared_folder(config.output_dir, world_size=world_size)
+    problems += check_world_size(parallelism.mesh, world=world_size, command=shlex.join(["train", "rl", *argv]))
+    practice = getattr(config.rl, "practice", None)
+    if isinstance(practice, RLConfig) and world_size > 1:
+        try:
+            check_practice(
+                practice,
+                parallelism,
+                action_level=getattr(config.rl, "level", "") == "listed",
+                is_limited=getattr(config.rl, "target_kl", None) is not None,
+                needs_logits=config.method == "etpo",
+            )
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return parallelism
+
+
+def check_model_layout(policy: Policy, parallelism: Parallelism, *, world_size: int, adapter: str) -> None:
+    """Raises ConfigError where the model cannot have the layout, with the nearest one that it can have."""
+    if world_size > 1:
+        check_layout(policy.model.config, parallelism, world=world_size, adapter=adapter, command="train rl ...")
+
+
+@contextmanager
+def open_ranks(parallelism: Parallelism, *, device: str, coordinator: RankCoordinator | None) -> Iterator[Ranks | None]:
+    """Yields this process among the ranks; None where it is alone."""
+    if coordinator is None:
+        yield None
+        return
+    coordinator.timeout = parallelism.timeout
+    with join_ranks(parallelism.mesh, device=device, timeout=parallelism.timeout, coordinator=coordinator) as ranks:
+        yield ranks
+
+
+def check_ranks_agree(
+    ranks: Ranks, config: Any, worlds_by_name: Mapping[str, World], *, initial: Policy, tasks: Sequence[Task]
+) -> None:
+    """Raises ConfigError where ranks have other settings, worlds, tasks or weights than the first one."""
+    facts = {"settings": fingerprint(config), "the weights of the policy": policy_digest(initial)}
+    code = world_code(worlds_by_name)
+    for name in worlds_by_name:
+        ids = [task.id for task in tasks if task.world == name]
+        facts[f"tasks or code of world {name!r}"] = fingerprint([code.get(name, ""), ids])
+    check_agreement(ranks, facts)
