@@ -76,3 +76,17 @@ def test_a_wrong_command_is_not(words, only_parsed, capsys):
 @pytest.mark.parametrize(("page", "verb"), INLINE, ids=[f"{page} {verb}" for page, verb in INLINE])
 def test_a_mentioned_verb_exists(page, verb, capsys):
     assert main([verb, "--help"]) == 0
+
+
+def test_every_setting_of_a_group_that_a_page_names_exists():
+    """`--rl.importance_correction`, also in the middle of a sentence; names of other packages are in extending.md."""
+    knobs = json.loads((ROOT / "tests" / "style" / "knobs.json").read_text(encoding="utf-8"))
+    names = {line.partition(":")[0] for lines in knobs.values() for line in lines}
+    shown = [path for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"] if path.name != "extending.md"]
+    found = {
+        (path.name, name)
+        for path in shown
+        for name in re.findall(r"--([a-z_0-9]+(?:\.[a-z_0-9]+)+)", path.read_text(encoding="utf-8"))
+        if not any(known == name or known.startswith(f"{name}.") for known in names)
+    }
+    assert not {pair for pair in found if pair[0] != "renames.md"}

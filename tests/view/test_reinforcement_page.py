@@ -88,6 +88,16 @@ def test_the_verdict_says_whether_it_learns(success: Trend | None, returned: Tre
     assert ("The reason is none of these" in found) == (ROSE not in (success, returned) and "96 %" not in begins)
 
 
+def test_every_setting_that_a_sign_advises_exists():
+    """Settings by their whole name; what is no setting belongs to worlds."""
+    knobs = json.loads((Path(__file__).parents[1] / "style" / "knobs.json").read_text(encoding="utf-8"))
+    names = {line.partition(":")[0] for lines in knobs.values() for line in lines}
+    last_parts = {name.rpartition(".")[2] for name in names}
+    for sign in SIGNS:
+        for word in re.findall(r"[a-z]+(?:[._][a-z_]+)+", sign.try_):
+            assert word in names or word in last_parts | {"success_at", "reward_range"}, (sign.name, word)
+
+
 @pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: sign.name)
 def test_each_sign_beyond_its_threshold_comes_first_with_what_it_means(sign: Any, tmp_path: Path) -> None:
     worse = sign.limit + (0.2 if sign.side == "above" else -0.2)

@@ -133,7 +133,7 @@ SIGNS: tuple[Sign, ...] = (
         "above",
         False,
         "actions were sampled from another distribution",
-        "check temperature and top-k, correct it (rl.correct), or allow less lag",
+        "check temperature and top-k, correct it (rl.importance_correction), or allow less lag",
     ),
     Sign(
         "equal_groups",
@@ -160,7 +160,7 @@ SIGNS: tuple[Sign, ...] = (
         "above",
         False,
         "updates leave the policy that was measured",
-        "fewer epochs, a lower learning rate, or a limit (stop_kl)",
+        "fewer epochs, a lower learning rate, or a limit (rl.target_kl)",
     ),
     Sign(
         "clipped",
