@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.identity import fingerprint
 from evolvent.learn.parallel.lay import check_layout, check_world_size
@@ -49,29 +49,37 @@ def check_shared_folder(output_dir: Path | None, *, world_size: int) -> list[Pro
     return [Problem("output_dir", "several ranks need a shared folder", "set --to runs/NAME")]
 
 
-def choose_practice_layout(config: Any, *, world_size: int, is_resumed: bool, argv: Sequence[str]) -> Parallelism:
+def choose_practice_layout(
+    parallelism: Parallelism,
+    settings: Config,
+    *,
+    method: str,
+    output_dir: Path | None,
+    world_size: int,
+    argv: Sequence[str],
+) -> Parallelism:
     """Returns the layout over the ranks: the given one, or a share of the data and of every weight for each rank.
 
     Args:
-        config: settings of `train rl`.
+        settings: of the method.
+        output_dir: the folder that the run is written to or resumed from; None where none was named.
         argv: the arguments after `train rl`.
     Raises:
         ConfigError: another number of ranks, or settings of the method that the layout cannot run; lists all problems.
     """
-    parallelism: Parallelism = config.parallel
     if world_size > 1 and parallelism.mesh.size == 1:
         parallelism = parallelism.model_copy(update={"shard": world_size})
-    problems = [] if is_resumed else check_shared_folder(config.output_dir, world_size=world_size)
+    problems = check_shared_folder(output_dir, world_size=world_size)
     problems += check_world_size(parallelism.mesh, world=world_size, command=shlex.join(["train", "rl", *argv]))
-    practice = getattr(config.rl, "practice", None)
+    practice = getattr(settings, "practice", None)
     if isinstance(practice, RLConfig) and world_size > 1:
         try:
             check_practice(
                 practice,
                 parallelism,
-                action_level=getattr(config.rl, "level", "") == "listed",
-                is_limited=getattr(config.rl, "target_kl", None) is not None,
-                needs_logits=config.method == "etpo",
+                action_level=getattr(settings, "level", "") == "listed",
+                is_limited=getattr(settings, "target_kl", None) is not None,
+                needs_logits=method == "etpo",
             )
         except ConfigError as error:
             problems += error.problems
@@ -98,7 +106,7 @@ def open_ranks(parallelism: Parallelism, *, device: str, coordinator: RankCoordi
 
 
 def check_ranks_agree(
-    ranks: Ranks, config: Any, worlds_by_name: Mapping[str, World], *, initial: Policy, tasks: Sequence[Task]
+    ranks: Ranks, config: Config, worlds_by_name: Mapping[str, World], *, initial: Policy, tasks: Sequence[Task]
 ) -> None:
     """Raises ConfigError where ranks have other settings, worlds, tasks or weights than the first one."""
     facts = {"settings": fingerprint(config), "the weights of the policy": policy_digest(initial)}

@@ -293,7 +293,14 @@ def _run_in_worlds(
     world_size = 1 if coordinator is None else coordinator.world
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
     config = _restrict_practice(fill_model_defaults(args.config, facts, console, policy=args.config.policy))
-    parallelism = choose_practice_layout(config, world_size=world_size, is_resumed=args.resume is not None, argv=argv)
+    parallelism = choose_practice_layout(
+        config.parallel,
+        config.rl,
+        method=config.method,
+        output_dir=args.resume or config.output_dir,
+        world_size=world_size,
+        argv=argv,
+    )
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
