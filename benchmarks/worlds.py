@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.reporting import RESULTS, about, command_line, finish
-from evolvent.cli.registry import ALL_WORLDS, load_world
+from evolvent.cli.setup.registry import ALL_WORLDS, load_world
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import PanelAudit, TierAudit, audit
 from evolvent.worlds.base import World

@@ -12,7 +12,7 @@ IMPORTED = (
     "torch.distributed.pipelining",
     "transformers.models.llama.modeling_llama",
     "peft",
-    "evolvent.cli.train",
+    "evolvent.cli.train.command",
     "evolvent.cli.evolve",
     "evolvent.cli.serve",
     "evolvent.scale.local_backend",

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from evolvent.cli.main import main as run_command
-from evolvent.cli.registry import load_world
-from evolvent.cli.world_registry import EMBEDDED
+from evolvent.cli.setup.registry import load_world
+from evolvent.cli.setup.world_registry import EMBEDDED
 from evolvent.errors import ConfigError, MissingExtra
 
 PAGES = Path(__file__).parents[1] / "docs" / "worlds"

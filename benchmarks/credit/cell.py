@@ -21,7 +21,7 @@ from benchmarks.study import load_or_make_policy
 from benchmarks.tuning.cell import sources
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Random
-from evolvent.cli.train_rl import CLONE_CONFIG, METHODS
+from evolvent.cli.train.rl import CLONE_CONFIG, METHODS
 from evolvent.config import Config
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine

@@ -19,8 +19,8 @@ import torch
 import evolvent
 from evolvent.bench.plan import Arm, ArmRun
 from evolvent.bench.results import ArmResult, Outcome, collect_outcomes, read_costs
-from evolvent.cli import registry
-from evolvent.cli.prompting import Prompt, prompt_worlds
+from evolvent.cli.setup import registry
+from evolvent.cli.setup.prompting import Prompt, prompt_worlds
 from evolvent.config import Config
 from evolvent.curate.balance import balance_worlds
 from evolvent.errors import ConfigError, ScoringError

@@ -16,7 +16,7 @@ from typing import Any
 import evolvent
 from benchmarks.reporting import versions
 from evolvent.agents.language import LanguageAgent
-from evolvent.cli import registry
+from evolvent.cli.setup import registry
 from evolvent.engine.asks import Engine, Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine

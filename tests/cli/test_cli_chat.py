@@ -13,8 +13,8 @@ import pytest
 from evolvent.agents.history import Turn
 from evolvent.agents.speaker import Conversation, Exchange
 from evolvent.cli import chat
-from evolvent.cli.console import make_console
 from evolvent.cli.main import main
+from evolvent.cli.terminal.console import make_console
 from evolvent.errors import ConfigError, EngineError
 from tests.bench.small_policies import publish, small_policy, state
 from tests.faults.launched import Launched

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from evolvent.cli.console import format_rate, make_console, render_table
+from evolvent.cli.terminal.console import format_rate, make_console, render_table
 
 
 class Terminal(io.StringIO):

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from evolvent.cli.extensions import load_encoder
 from evolvent.cli.main import main
+from evolvent.cli.setup.extensions import load_encoder
 from evolvent.errors import ConfigError
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.placement import Placement, find_device

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from evolvent.cli import doctor
-from evolvent.cli.console import make_console
 from evolvent.cli.main import main
+from evolvent.cli.terminal.console import make_console
 
 
 def _found(folder: Path) -> dict[str, doctor.Finding]:

@@ -4,8 +4,8 @@ import pytest
 
 from evolvent.cli.main import main
 from evolvent.cli.search import COMMAND as SEARCH
-from evolvent.cli.train import COMMANDS, RL_METHODS
-from evolvent.cli.train_rl import METHODS, make_command
+from evolvent.cli.train.command import COMMANDS, RL_METHODS
+from evolvent.cli.train.rl import METHODS, make_command
 from evolvent.config import _OWN_NAMES, find_own_name, list_settings
 
 

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.templates import byte_level_tokenizer, template_text
 from evolvent.cli import serve
 from evolvent.cli.main import main
-from evolvent.cli.registry import resolve_policy
+from evolvent.cli.setup.registry import resolve_policy
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import Chat
 from evolvent.models.policy import Policy

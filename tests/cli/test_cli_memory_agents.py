@@ -7,7 +7,7 @@ import pytest
 from evolvent.agents.prompts import prompts_digest
 from evolvent.bench.suite import read_sheet
 from evolvent.cli.main import main
-from evolvent.cli.registry import load_worlds
+from evolvent.cli.setup.registry import load_worlds
 from evolvent.store.store import Store
 from tests.serve.small_policy import completion, scripted
 

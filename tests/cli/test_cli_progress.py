@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from evolvent.cli.console import make_console
-from evolvent.cli.progress import PlannedStage, Progress, ProgressBackend, format_duration
+from evolvent.cli.terminal.console import make_console
+from evolvent.cli.terminal.progress import PlannedStage, Progress, ProgressBackend, format_duration
 from evolvent.run import RunStage
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.cli.prompt_data import data_preset, make_prompt_world, world_of_options
-from evolvent.cli.registry import load_world
+from evolvent.cli.setup.prompt_data import data_preset, make_prompt_world, world_of_options
+from evolvent.cli.setup.registry import load_world
 from evolvent.errors import ConfigError
 from tests.faults.launched import Launched
 

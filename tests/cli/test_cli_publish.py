@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import evolvent as ev
 from evolvent.cli.main import main
-from evolvent.cli.publish import parse_license
-from evolvent.cli.publishing import atomic_folder
+from evolvent.cli.publish.command import parse_license
+from evolvent.cli.publish.folders import atomic_folder
 from evolvent.errors import NoSpace, StoreUnavailable
 from evolvent.scale.local_backend import EvaluationPanel
 from tests.faults.launched import Launched

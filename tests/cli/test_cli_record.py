@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from evolvent.cli.record import RunRecord, choose_run_folder, record_run
+from evolvent.cli.setup.record import RunRecord, choose_run_folder, record_run
 from evolvent.config import Config, resolve
 from evolvent.errors import ConfigError, WorldError
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from evolvent.cli import registry
 from evolvent.cli.main import main
+from evolvent.cli.setup import registry
 from evolvent.errors import ConfigError, CorruptRecord, EvolventError, Incomplete, WorldError
 from evolvent.worlds import panel
 from evolvent.worlds.crafting import Crafting

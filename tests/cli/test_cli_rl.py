@@ -7,7 +7,7 @@ import json
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.cli.train_rl import METHODS
+from evolvent.cli.train.rl import METHODS
 from evolvent.rl.trainer import PolicyTrainer
 
 FEW = (

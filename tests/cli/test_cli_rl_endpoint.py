@@ -7,8 +7,8 @@ import io
 import pytest
 
 import evolvent as ev
-from evolvent.cli.console import make_console
-from evolvent.cli.train_rl import run
+from evolvent.cli.terminal.console import make_console
+from evolvent.cli.train.rl import run
 from evolvent.errors import ConfigError, EndpointError
 from evolvent.models.policy import load_policy
 from tests.serve.command import command

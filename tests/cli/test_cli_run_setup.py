@@ -102,7 +102,7 @@ def test_eval(work, tmp_path, capsys, monkeypatch, named):
 
 
 def test_the_stored_settings_resolve_to_themselves(work):
-    from evolvent.cli.train import COMMANDS
+    from evolvent.cli.train.command import COMMANDS
 
     again = resolve(COMMANDS["sft"].config, file=work / "taught" / "config.toml")
     assert again.train.tokens == 2000 and again.worlds == ("lookup",)

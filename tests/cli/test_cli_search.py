@@ -15,7 +15,7 @@ import pytest
 import evolvent as ev
 from evolvent.cli import search as command_module
 from evolvent.cli.main import main
-from evolvent.cli.registry import load_worlds
+from evolvent.cli.setup.registry import load_worlds
 from evolvent.models.heads import fresh_head
 from evolvent.store.store import Store
 from evolvent.worlds.deduction.world import Deduction

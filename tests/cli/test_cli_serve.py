@@ -11,8 +11,8 @@ import psutil
 import pytest
 from websockets.sync.client import connect
 
-from evolvent.cli.console import make_console
 from evolvent.cli.serve import COMMAND, DIALECTS, ServeConfig, run
+from evolvent.cli.terminal.console import make_console
 from evolvent.config import list_settings
 from evolvent.errors import ConfigError
 from tests.serve.command import command, expect_output

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from evolvent.cli.console import make_console
 from evolvent.cli.evolve import COMMAND as EVOLVE_COMMAND
-from evolvent.cli.settings import Command, ParsedCommand, format_help, parse_command
+from evolvent.cli.setup.settings import Command, ParsedCommand, format_help, parse_command
+from evolvent.cli.terminal.console import make_console
 from evolvent.config import Config, to_toml
 from evolvent.errors import ConfigError
 

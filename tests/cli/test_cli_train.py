@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from evolvent.cli import training_job
 from evolvent.cli.main import main
+from evolvent.cli.train import job
 from evolvent.models.policy import load_policy
 from evolvent.models.snapshots import newest_snapshot
 from evolvent.scale import training
@@ -245,13 +245,13 @@ def test_updates_that_are_not_finite_end_it(data, tmp_path, capsys):
 
 
 def test_without_a_terminal_a_line_comes_now_and_then(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training_job, "_LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(job, "_LINE_INTERVAL_S", 0.0)
     code, shown, _ = told(capsys, *words(data, tmp_path / "run", "--train.max_steps", 3))
     assert code == 0 and "update 1, loss " in shown and "update 3, loss " in shown
 
 
 def test_a_report_that_cannot_be_drawn_ends_no_training(data, tmp_path, capsys, monkeypatch):
-    from evolvent.cli import run_setup
+    from evolvent.cli.setup import run_setup
 
     monkeypatch.setattr(run_setup, "report", lambda run, to: {}["no such figure"])
     code, shown, error = told(capsys, *words(data, tmp_path / "run", "--train.max_steps", 2))

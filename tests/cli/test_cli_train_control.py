@@ -10,8 +10,8 @@ from rich.console import Console
 
 from evolvent.cli.eval import run as run_eval
 from evolvent.cli.main import main
-from evolvent.cli.train import run
-from evolvent.cli.train_control import is_control_request
+from evolvent.cli.train.command import run
+from evolvent.cli.train.control import is_control_request
 from evolvent.errors import ConfigError, ShapeMismatch
 
 WORLD = "gymnasium:CartPole-v1?horizon=30"

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from evolvent.cli.main import main
-from evolvent.cli.train_data_sources import CallData, DemonstrationData
+from evolvent.cli.train.data_sources import CallData, DemonstrationData
 from evolvent.curate.irrelevance import sample_to_row
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.policy import load_policy, tiny_policy

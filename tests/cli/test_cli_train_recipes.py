@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import evolvent as ev
-from evolvent.cli import planning
 from evolvent.cli.main import main
+from evolvent.cli.train import planning
 from evolvent.errors import HashMismatch
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.loader import LearnableSequences

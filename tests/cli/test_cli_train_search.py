@@ -7,7 +7,7 @@ import json
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.cli.train_search import COMMANDS, make_preference_sequences
+from evolvent.cli.train.search import COMMANDS, make_preference_sequences
 from evolvent.models.policy import load_policy
 from evolvent.scale.initial import make_policy
 from evolvent.worlds.panel import Sizes

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from evolvent.cli import train_sequence
 from evolvent.cli.main import main
-from evolvent.cli.train_sequence import run
+from evolvent.cli.train import sequence
+from evolvent.cli.train.sequence import run
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
 from evolvent.methods.decision_transformer import load_conditioned
 from evolvent.methods.q_transformer import load_q_transformer
@@ -67,7 +67,7 @@ def test_who_cannot_be_asked_is_measured_once(method, load, tmp_path):
 def test_a_stopped_run_goes_on_to_the_same_policy(tmp_path, monkeypatch):
     words = ["--method", "odt", "pendulum", "--keep_every", "5", "--learn.rounds", "2", "--learn.updates", "3", *SHORT]
     said([*words, "--to", str(tmp_path / "whole")])
-    write, explored = SequenceCheckpoint.write, train_sequence._play_round
+    write, explored = SequenceCheckpoint.write, sequence._play_round
     asked: list[int] = []
 
     def stops(self, model, optimizer):
@@ -80,7 +80,7 @@ def test_a_stopped_run_goes_on_to_the_same_policy(tmp_path, monkeypatch):
         return explored(folder, place, seed, actor, number)
 
     monkeypatch.setattr(SequenceCheckpoint, "write", stops)
-    monkeypatch.setattr(train_sequence, "_play_round", counted)
+    monkeypatch.setattr(sequence, "_play_round", counted)
     stop = 5
     with pytest.raises(KeyboardInterrupt):
         said([*words, "--to", str(tmp_path / "parts")])
@@ -174,7 +174,7 @@ def test_what_could_not_be_measured_is_refused_before_it_is_learned(words, says,
 def test_no_seed_of_data_is_that_of_measuring(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(
-        train_sequence.SequenceTask, "play", lambda self, actor, *, episodes, seed: asked.append(seed) or self.data
+        sequence.SequenceTask, "play", lambda self, actor, *, episodes, seed: asked.append(seed) or self.data
     )
     said(["--method", "bc", "stitching", "--learn.seed", "77", "--to", str(tmp_path / "run"), *TINY])
     assert asked and not {77, 78} & set(asked)

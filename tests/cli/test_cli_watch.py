@@ -8,8 +8,8 @@ import json
 import pytest
 
 from evolvent.cli import watch
-from evolvent.cli.console import make_console
 from evolvent.cli.main import main
+from evolvent.cli.terminal.console import make_console
 from evolvent.errors import ConfigError
 from evolvent.models.policy import tiny_policy
 from evolvent.models.snapshots import publish_snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.cli.registry import load_world, load_worlds
+from evolvent.cli.setup.registry import load_world, load_worlds
 from evolvent.errors import ConfigError, WorldError
 from evolvent.run import world_code
 

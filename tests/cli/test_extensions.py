@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from evolvent.cli import extensions, registry, train_rl
 from evolvent.cli.main import main
+from evolvent.cli.setup import extensions, registry
+from evolvent.cli.train import rl as train_rl
 from evolvent.errors import ConfigError, WorldError
 
 CODE = """

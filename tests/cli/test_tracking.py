@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from evolvent.cli import tracking
 from evolvent.cli.main import main
-from evolvent.cli.tracking import TRACKERS
+from evolvent.cli.setup import tracking
+from evolvent.cli.setup.tracking import TRACKERS
 from evolvent.errors import StoreUnavailable
 
 LINES = [

@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from evolvent.cli.train_mat import (
+from evolvent.cli.train.mat import (
     FOREIGN_WORLDS,
     TEAM_WORLDS,
     TrainMATConfig,

@@ -10,7 +10,7 @@ import pytest
 from doc_blocks import ROOT, blocks, commands, pages
 
 from evolvent.cli.main import main
-from evolvent.cli.parsing import Parser
+from evolvent.cli.terminal.parsing import Parser
 
 SHOWN = [
     (str(block), words) for page in pages() for block in blocks(page) if not block.reason for words in commands(block)

@@ -14,8 +14,8 @@ import openai
 import pytest
 
 import evolvent as ev
-from evolvent.cli.console import make_console
-from evolvent.cli.train_rl import run
+from evolvent.cli.terminal.console import make_console
+from evolvent.cli.train.rl import run
 from evolvent.models.policy import load_policy
 from evolvent.store.store import Store
 from tests.serve.command import command

@@ -40,16 +40,16 @@ def waiting(rank: int) -> None:
 
 def slow_to_read(rank: int) -> None:
     """Reading the data takes three seconds longer."""
-    from evolvent.cli import training_job
+    from evolvent.cli.train import job
 
-    whole = training_job.write_tokens
+    whole = job.write_tokens
 
     def write(*words: Any, **more: Any) -> Any:
         sys.stdout.write("reading\n")
         time.sleep(3)
         return whole(*words, **more)
 
-    training_job.write_tokens = write
+    job.write_tokens = write
 
 
 def narrow(rank: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import evolvent as ev
 from evolvent.agents.plain import Script
-from evolvent.cli.console import make_console, render_table
+from evolvent.cli.terminal.console import make_console, render_table
 from evolvent.errors import EvolventError, WorldError
 from evolvent.models.dialects import Chat
 from evolvent.rollout.episode import collect

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from evolvent.cli.console import make_console
 from evolvent.cli.serve import run
+from evolvent.cli.terminal.console import make_console
 from evolvent.errors import ConfigError
 from evolvent.serve.listen import listen, listening_url
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evolvent.cli.registry import ALL_WORLDS, load_worlds
+from evolvent.cli.setup.registry import ALL_WORLDS, load_worlds
 from evolvent.errors import SessionGone, WorldError
 from evolvent.worlds.check import check_env
 

@@ -12,7 +12,7 @@ import pytest
 
 import evolvent as ev
 from evolvent.cli.main import main
-from evolvent.cli.planning import read_model_config
+from evolvent.cli.train.planning import read_model_config
 from evolvent.errors import EvolventError, UnsafeFile
 from evolvent.models.policy import load_policy
 from evolvent.serve.openai.reload import load_replacement

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import evolvent as ev
-from evolvent.cli.registry import load_worlds
+from evolvent.cli.setup.registry import load_worlds
 from evolvent.store.store import Store
 from tests.faults import sums
 from tests.faults.halted import CLOCKS, Long, ends_equal, episodes, measured, table, weights

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import evolvent as ev
-from evolvent.cli.registry import load_worlds
+from evolvent.cli.setup.registry import load_worlds
 from evolvent.models.policy import tiny_policy
 from evolvent.store.store import Store
 from tests.faults import sums

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from evolvent.cli.main import VERBS, main
+from evolvent.cli.main import VERBS, find_module, main
 from evolvent.files import disk_error
 
 
@@ -35,7 +35,7 @@ def test_an_error_of_the_disk_keeps_its_advice():
 
 def test_the_help_names_verbs_that_exist(capsys):
     for verb, about in VERBS.items():
-        assert callable(import_module(f"evolvent.cli.{verb}").run)
+        assert callable(import_module(f"evolvent.cli.{find_module(verb)}").run)
         listed, mark, last = about.rpartition(" | ")
         if not mark:
             continue

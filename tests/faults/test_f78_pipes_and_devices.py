@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import evolvent as ev
-from evolvent.cli.planning import read_model_config
+from evolvent.cli.train.planning import read_model_config
 from evolvent.errors import EvolventError, Incomplete, UnsafeFile
 from evolvent.models.policy import load_policy
 from evolvent.serve.openai.reload import load_replacement

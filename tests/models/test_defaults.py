@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
-from evolvent.cli.train_rl import TrainRLConfig, UpdateConfig
+from evolvent.cli.setup.model_defaults import fill_model_defaults, read_model_facts
+from evolvent.cli.train.rl import TrainRLConfig, UpdateConfig
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import RL_TRAIN, TrainConfig
 from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors
@@ -68,7 +68,7 @@ def test_facts_are_read_from_headers(tmp_path):
 
 
 def test_a_command_tells_what_it_filled_in(capsys):
-    from evolvent.cli.console import open_console
+    from evolvent.cli.terminal.console import open_console
 
     facts = ModelFacts(MIN_PRETRAINED, is_pretrained=True, has_adapter=True)
     config = fill_model_defaults(TrainRLConfig(worlds=["lookup"]), facts, open_console(), policy="m")

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evolvent as ev
-from evolvent.cli.console import make_console
-from evolvent.cli.train import run as train_by_recipe
-from evolvent.cli.train_rl import run
+from evolvent.cli.terminal.console import make_console
+from evolvent.cli.train.command import run as train_by_recipe
+from evolvent.cli.train.rl import run
 from evolvent.errors import ConfigError, StoreUnavailable
 from evolvent.models.policy import load_policy
 from evolvent.rl.trainer import RLConfig

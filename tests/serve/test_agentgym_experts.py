@@ -9,7 +9,7 @@ import sqlite3
 import pytest
 
 from evolvent.agents.plain import Script
-from evolvent.cli.registry import load_worlds
+from evolvent.cli.setup.registry import load_worlds
 from evolvent.rollout.episode import collect
 from evolvent.serve.agentgym.client import AgentGymWorld
 from evolvent.serve.agentgym.dialects import default_mounts

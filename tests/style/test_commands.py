@@ -13,14 +13,14 @@ import pytest
 from pydantic import BaseModel
 
 from evolvent.cli.main import VERBS, main
-from evolvent.cli.train_agdc import COMMANDS as SEEKING
-from evolvent.cli.train_data import COMMANDS as CURATED
-from evolvent.cli.train_mat import COMMANDS as TEAMS
-from evolvent.cli.train_recipes import RECIPES
-from evolvent.cli.train_rl import METHODS
-from evolvent.cli.train_rl import make_command as reinforced
-from evolvent.cli.train_search import COMMANDS as DISTILLED
-from evolvent.cli.train_sequence import COMMANDS as SEQUENCES
+from evolvent.cli.train.agdc import COMMANDS as SEEKING
+from evolvent.cli.train.mat import COMMANDS as TEAMS
+from evolvent.cli.train.prepared_data import COMMANDS as CURATED
+from evolvent.cli.train.recipes import RECIPES
+from evolvent.cli.train.rl import METHODS
+from evolvent.cli.train.rl import make_command as reinforced
+from evolvent.cli.train.search import COMMANDS as DISTILLED
+from evolvent.cli.train.sequence import COMMANDS as SEQUENCES
 from evolvent.config import list_settings
 
 GOLDEN = Path(__file__).parent / "knobs.json"
@@ -36,15 +36,15 @@ CONFIGURED = {
     "search": "search",
     "serve": "serve",
     "watch": "watch",
-    **{f"train {recipe}": "train" for recipe in RECIPES},
-    **{f"train rl --method {name}": "train_rl" for name in METHODS},
-    "train rl --method ppo --policy mlp": "train_control",
-    **{f"train {name}": "train_search" for name in DISTILLED},
-    **{f"train {name}": "train_data" for name in CURATED},
-    **{f"train {name}": "train_agdc" for name in SEEKING},
-    **{f"train {name}": "train_mat" for name in TEAMS},
-    **{f"train sequence --method {name}": "train_sequence" for name in SEQUENCES},
-    "bench seek": "train_agdc",
+    **{f"train {recipe}": "train.command" for recipe in RECIPES},
+    **{f"train rl --method {name}": "train.rl" for name in METHODS},
+    "train rl --method ppo --policy mlp": "train.control",
+    **{f"train {name}": "train.search" for name in DISTILLED},
+    **{f"train {name}": "train.prepared_data" for name in CURATED},
+    **{f"train {name}": "train.agdc" for name in SEEKING},
+    **{f"train {name}": "train.mat" for name in TEAMS},
+    **{f"train sequence --method {name}": "train.sequence" for name in SEQUENCES},
+    "bench seek": "train.agdc",
 }  # command -> its module
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
 # Every command that runs a model has its device, dtype and context.
@@ -65,9 +65,9 @@ SUBVERBS = {
 
 def _config(verb: str) -> type[BaseModel]:
     module = import_module(f"evolvent.cli.{CONFIGURED[verb]}")
-    if CONFIGURED[verb] == "train_control":
+    if CONFIGURED[verb] == "train.control":
         command = module.COMMAND
-    elif CONFIGURED[verb] == "train_rl":
+    elif CONFIGURED[verb] == "train.rl":
         command = reinforced(verb.split()[-1])
     else:
         command = module.COMMANDS[verb.split()[-1]] if verb.startswith("train ") else module.COMMAND

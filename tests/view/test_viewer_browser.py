@@ -13,8 +13,12 @@ from viewed import viewed
 
 from benchmarks.viewer_browser import opened_tab
 from benchmarks.viewer_runs import sealed_run
+from evolvent.cli.main import main
 from evolvent.store.store import Store
 from tests.view.fabricated import write_run
+from tests.view.practised import write_practice
+from tests.view.searched_run import write_searches
+from tests.view.trained import write_training
 
 pytestmark = pytest.mark.browser
 MANY = 100_000
@@ -33,7 +37,7 @@ def tab(browser):
     browser.shape(1280, 900)
     yield browser
     assert browser.troubles() == []
-    asked = [url for url in browser.requested() if not url.startswith(("http://127.0.0.1:", "data:"))]
+    asked = [url for url in browser.requested() if not url.startswith(("http://127.0.0.1:", "data:", "file:"))]
     assert asked == []
     browser.go("about:blank")
 
@@ -263,3 +267,14 @@ def test_no_page_is_wider_than_its_window(tab, runs, width):
     for page in pages:
         tab.go(runs.url + page)
         assert tab.value("document.documentElement.scrollWidth") <= width, page
+
+
+@pytest.mark.parametrize("write", [write_run, write_practice, write_searches, write_training])
+@pytest.mark.parametrize("width", [390, 1600])
+def test_no_report_is_wider_than_its_window(tab, tmp_path, capsys, width, write):
+    write(tmp_path / "run")
+    assert main(["view", str(tmp_path / "run")]) == 0
+    tab.shape(width, 844)
+    tab.go((tmp_path / "run/report.html").as_uri())
+    assert tab.value("document.querySelectorAll('h2').length") > 1
+    assert tab.value("document.documentElement.scrollWidth") <= width

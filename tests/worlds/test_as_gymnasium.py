@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import evolvent as ev
-from evolvent.cli.registry import ALL_WORLDS, load_world
+from evolvent.cli.setup.registry import ALL_WORLDS, load_world
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.worlds.gym.export import AnyText
 

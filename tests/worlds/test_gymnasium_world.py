@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 import evolvent as ev
 from evolvent.agents.plain import Random
-from evolvent.cli.registry import load_world, load_world_file
+from evolvent.cli.setup.registry import load_world, load_world_file
 from evolvent.errors import ConfigError, EnvLost, InvalidAction, MissingExtra, VersionMismatch
 from evolvent.rollout.episode import collect
 from evolvent.trajectory import Score, Task

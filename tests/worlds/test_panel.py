@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evolvent.cli.registry import ALL_WORLDS
+from evolvent.cli.setup.registry import ALL_WORLDS
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Task
 from evolvent.worlds.backoffice.world import Backoffice
@@ -83,7 +83,7 @@ WORLDS = {
 FAST = ("crafting", "lookup", "countdown", "maze", "kitchen", "todo")
 PROGRAM = """
 import json, sys
-from evolvent.cli.registry import load_world
+from evolvent.cli.setup.registry import load_world
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.panel import digest
 found = {}

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from evolvent.cli.registry import ALL_WORLDS, load_worlds
+from evolvent.cli.setup.registry import ALL_WORLDS, load_worlds
 from evolvent.errors import ConfigError, WorldError
 from evolvent.trajectory import Task
 from evolvent.worlds.base import Forkable

@@ -2,8 +2,8 @@
 
     python tools/renames/document.py
 
-Settings come from `evolvent.former_names`, modules from moves.txt, classes and functions from the tables: those without
-an underscore in front that modules export, and methods of exported classes.
+Settings come from `evolvent.former_names`, modules from moves.txt and moves_cli.txt, classes and functions from the
+tables: those without an underscore in front that modules export, and methods of exported classes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def settings_rows(configs: set[str]) -> list[str]:
 
 def module_targets() -> dict[Path, Path]:
     """Returns the last place of every module that was moved or merged."""
-    moves = parse_moves((ROOT / "tools/renames/moves.txt").read_text(encoding="utf-8"))
+    moves = [
+        move
+        for name in ("moves.txt", "moves_cli.txt")
+        for move in parse_moves((ROOT / "tools/renames" / name).read_text(encoding="utf-8"))
+    ]
     targets = {move.source: move.target for move in moves}
     last_targets = {}
     for source, target in targets.items():

@@ -1,6 +1,6 @@
 """Moves and merges modules of the package and rewrites every mention of them.
 
-Usage: python tools/renames/moves.py [--root FOLDER] [--files tools/renames/moves.txt]
+Usage: python tools/renames/moves.py [--root FOLDER] [--table tools/renames/moves.txt]
 
 The table has one move a line, `old.py -> new.py` (move) or `old.py into new.py` (merge), with paths below
 `src/evolvent`. Moves that were already made are skipped, so the program may be run again, also over a branch that began

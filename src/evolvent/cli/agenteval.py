@@ -23,13 +23,13 @@ from evolvent.bench.suite import (
     read_sheet,
     summarize_panel,
 )
-from evolvent.cli.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
-from evolvent.cli.console import format_rate, render_table
-from evolvent.cli.model_defaults import read_model_facts
-from evolvent.cli.progress import Progress
-from evolvent.cli.prompting import fill_history
-from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, record_run
-from evolvent.cli.settings import Command, parse_command
+from evolvent.cli.setup.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
+from evolvent.cli.setup.model_defaults import read_model_facts
+from evolvent.cli.setup.prompting import fill_history
+from evolvent.cli.setup.record import RunRecord, choose_run_folder, collect_versions, record_run
+from evolvent.cli.setup.settings import Command, parse_command
+from evolvent.cli.terminal.console import format_rate, render_table
+from evolvent.cli.terminal.progress import Progress
 from evolvent.rollout.episode import Limits, collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name

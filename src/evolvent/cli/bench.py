@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from evolvent.cli.console import render_table
-from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help
+from evolvent.cli.terminal.console import render_table
+from evolvent.cli.terminal.parsing import Parser, choose_verb, format_verbs_help
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _run_calls(argv: Sequence[str], console: Console) -> int:
 
 
 def _run_seek(argv: Sequence[str], console: Console) -> int:
-    from evolvent.cli.train_agdc import seek
+    from evolvent.cli.train.agdc import seek
 
     return seek(argv, console)
 

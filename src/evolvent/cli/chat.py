@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from evolvent.cli.console import open_console
-from evolvent.cli.parsing import Parser, add_model_options, read_placement
-from evolvent.cli.registry import POLICIES, require_train_extra, resolve_policy
+from evolvent.cli.setup.registry import POLICIES, require_train_extra, resolve_policy
+from evolvent.cli.terminal.console import open_console
+from evolvent.cli.terminal.parsing import Parser, add_model_options, read_placement
 from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.serve.listen import listen, listening_url
 from evolvent.serve.protocol import LimitedConfig, LimitedServer, make_server_config

@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from rich.console import Console
 
 from evolvent.bench.code import ProblemTally, check_ks, count_samples, mean_pass_at
-from evolvent.cli.agent_options import AgentConfig, AgentSetup, prepare_agent, resume_collection
-from evolvent.cli.console import render_table
-from evolvent.cli.progress import Progress
-from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, record_run
-from evolvent.cli.settings import Command, parse_command
+from evolvent.cli.setup.agent_options import AgentConfig, AgentSetup, prepare_agent, resume_collection
+from evolvent.cli.setup.record import RunRecord, choose_run_folder, collect_versions, record_run
+from evolvent.cli.setup.settings import Command, parse_command
+from evolvent.cli.terminal.console import render_table
+from evolvent.cli.terminal.progress import Progress
 from evolvent.errors import ConfigError, HashMismatch, Problem, unknown_name_problem
 from evolvent.files import plain_json, write_atomic
 from evolvent.store.store import Store

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 from rich.console import Console
 
-from evolvent.cli.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
-from evolvent.cli.backends import HERE, BackendConfig, open_cluster_players
-from evolvent.cli.console import format_rate
-from evolvent.cli.model_defaults import print_budget, read_model_facts
-from evolvent.cli.progress import Progress
-from evolvent.cli.prompt_data import check_isolation, print_world_notes
-from evolvent.cli.prompting import fill_history
-from evolvent.cli.record import RunRecord, check_code, choose_run_folder, record_run
-from evolvent.cli.settings import Command, parse_command
+from evolvent.cli.setup.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
+from evolvent.cli.setup.backends import HERE, BackendConfig, open_cluster_players
+from evolvent.cli.setup.model_defaults import print_budget, read_model_facts
+from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
+from evolvent.cli.setup.prompting import fill_history
+from evolvent.cli.setup.record import RunRecord, check_code, choose_run_folder, record_run
+from evolvent.cli.setup.settings import Command, parse_command
+from evolvent.cli.terminal.console import format_rate
+from evolvent.cli.terminal.progress import Progress
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.rollout.episode import collect, trajectory_name
 from evolvent.store.store import Store

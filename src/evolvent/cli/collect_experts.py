@@ -9,11 +9,11 @@ from pydantic import Field
 from rich.console import Console
 
 from evolvent.agents.plain import Expert
-from evolvent.cli.agent_options import store_episodes
-from evolvent.cli.progress import Progress
-from evolvent.cli.record import RunRecord, choose_run_folder, record_run
-from evolvent.cli.registry import load_worlds
-from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.setup.agent_options import store_episodes
+from evolvent.cli.setup.record import RunRecord, choose_run_folder, record_run
+from evolvent.cli.setup.registry import load_worlds
+from evolvent.cli.setup.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.terminal.progress import Progress
 from evolvent.curate.corpus import FileRow, write_eval, write_manifest, write_part
 from evolvent.errors import ConfigError, Problem
 from evolvent.rollout.episode import collect

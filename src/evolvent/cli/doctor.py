@@ -18,8 +18,8 @@ from typing import Literal
 
 from rich.console import Console
 
-from evolvent.cli.console import render_table
-from evolvent.cli.parsing import Parser
+from evolvent.cli.terminal.console import render_table
+from evolvent.cli.terminal.parsing import Parser
 from evolvent.errors import IsolationUnavailable
 from evolvent.sandbox.bubblewrap import isolation
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, cast
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.backends import BackendConfig
-from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
-from evolvent.cli.progress import PlannedStage
-from evolvent.cli.prompt_data import check_isolation, print_world_notes
-from evolvent.cli.prompting import ActingConfig, fill_history
-from evolvent.cli.record import RunRecord, choose_run_folder
-from evolvent.cli.registry import find_control_policy, resolve_policy
-from evolvent.cli.run_setup import (
+from evolvent.cli.setup.backends import BackendConfig
+from evolvent.cli.setup.model_defaults import fill_model_defaults, read_model_facts
+from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
+from evolvent.cli.setup.prompting import ActingConfig, fill_history
+from evolvent.cli.setup.record import RunRecord, choose_run_folder
+from evolvent.cli.setup.registry import find_control_policy, resolve_policy
+from evolvent.cli.setup.run_setup import (
     EvaluationConfig,
     RunSetup,
     count_panel_episodes,
@@ -24,7 +23,8 @@ from evolvent.cli.run_setup import (
     open_run,
     print_results,
 )
-from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.setup.settings import Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.terminal.progress import PlannedStage
 from evolvent.models.placement import check_working_memory
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def run(argv: Sequence[str], console: Console) -> int:
 
 def _measure_control_policy(config: EvalConfig, resume: Path | None, console: Console) -> int:
     """Measures a policy over numbers; returns the exit code: 1 where an episode could not be scored."""
-    from evolvent.cli.train_control import load_control_policy, load_control_worlds, make_backend_factory
+    from evolvent.cli.train.control import load_control_policy, load_control_worlds, make_backend_factory
 
     worlds = load_control_worlds(config.worlds)
     print_world_notes(console, worlds)

@@ -13,15 +13,15 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from rich.console import Console
 
-from evolvent.cli.backends import BackendConfig
-from evolvent.cli.model_defaults import fill_model_defaults, read_model_facts
-from evolvent.cli.progress import PlannedStage
-from evolvent.cli.prompt_data import check_isolation, print_world_notes
-from evolvent.cli.prompting import ActingConfig, fill_history
-from evolvent.cli.record import RunRecord, choose_run_folder
-from evolvent.cli.registry import describe_worlds, resolve_policy
-from evolvent.cli.run_setup import EvaluationConfig, RunSetup, count_panel_episodes, open_backend, open_run
-from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.setup.backends import BackendConfig
+from evolvent.cli.setup.model_defaults import fill_model_defaults, read_model_facts
+from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
+from evolvent.cli.setup.prompting import ActingConfig, fill_history
+from evolvent.cli.setup.record import RunRecord, choose_run_folder
+from evolvent.cli.setup.registry import describe_worlds, resolve_policy
+from evolvent.cli.setup.run_setup import EvaluationConfig, RunSetup, count_panel_episodes, open_backend, open_run
+from evolvent.cli.setup.settings import Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.terminal.progress import PlannedStage
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.learn.settings import TrainConfig

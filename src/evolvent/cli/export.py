@@ -14,13 +14,13 @@ from typing import Any
 from rich.console import Console
 
 from evolvent.bench.latency import measure_latencies
-from evolvent.cli.console import render_table
-from evolvent.cli.parsing import Parser, parse_count
-from evolvent.cli.publish import parse_license
-from evolvent.cli.publishing import atomic_folder, file_digests, write_text
-from evolvent.cli.record import collect_versions
-from evolvent.cli.registry import POLICIES, load_worlds, require_train_extra, resolve_model_folder, resolve_policy
-from evolvent.cli.train_data_sources import CallData, DemonstrationData, read_samples
+from evolvent.cli.publish.command import parse_license
+from evolvent.cli.publish.folders import atomic_folder, file_digests, write_text
+from evolvent.cli.setup.record import collect_versions
+from evolvent.cli.setup.registry import POLICIES, load_worlds, require_train_extra, resolve_model_folder, resolve_policy
+from evolvent.cli.terminal.console import render_table
+from evolvent.cli.terminal.parsing import Parser, parse_count
+from evolvent.cli.train.data_sources import CallData, DemonstrationData, read_samples
 from evolvent.curate.origins import read_source
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json

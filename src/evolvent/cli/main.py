@@ -17,15 +17,15 @@ from types import FrameType
 from rich.console import Console
 
 from evolvent import __version__
-from evolvent.cli.console import open_console
-from evolvent.cli.parsing import choose_verb
-from evolvent.cli.registry import require_train_extra
+from evolvent.cli.setup.registry import require_train_extra
+from evolvent.cli.terminal.console import open_console
+from evolvent.cli.terminal.parsing import choose_verb
 from evolvent.errors import ConfigError, EvolventError, Problem, user_boundary
 from evolvent.logs import FORMAT_VARIABLE, configure, find_secrets, hide_secrets
 from evolvent.models.placement import find_memory_limit, free_address_bytes
 from evolvent.view.escape import show_hidden
 
-__all__ = ["VERBS", "main"]
+__all__ = ["VERBS", "find_module", "main"]
 
 _FAULT = "a fault of evolvent itself (--debug shows where)"
 _SHORTAGES = ("can't allocate memory", "annot allocate memory", "failed to map segment", "can't start new thread")
@@ -51,6 +51,7 @@ VERBS = {
     "bench": "compare results, with paired intervals; report a controlled study",
     "doctor": "check what is installed on this machine and what is missing",
 }
+_WITH_KINDS = ("data", "publish", "train")  # their commands stand beside their parts, in a folder each
 _SERVE_POLICY = "serve-policy"  # FOLDER: what `serve --policy FOLDER` does
 _MODEL_VERBS = ("evolve", "train", "eval", "search", "export")
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
@@ -110,8 +111,13 @@ def _run_verb(argv: Sequence[str], console: Console) -> int:
     if verb in _MODEL_VERBS:
         _check_addresses(verb)
         require_train_extra(f"evolvent {verb}")
-    run_command = import_module(f"evolvent.cli.{verb}").run
+    run_command = import_module(f"evolvent.cli.{find_module(verb)}").run
     return int(run_command(verb_argv, console))
+
+
+def find_module(verb: str) -> str:
+    """Returns the module below `evolvent.cli` that runs a verb."""
+    return f"{verb}.command" if verb in _WITH_KINDS else verb
 
 
 def _translate_serve_policy(argv: Sequence[str]) -> list[str]:

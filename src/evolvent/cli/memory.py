@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from evolvent.cli.console import render_table
-from evolvent.cli.extensions import load_encoder
-from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
+from evolvent.cli.setup.extensions import load_encoder
+from evolvent.cli.terminal.console import render_table
+from evolvent.cli.terminal.parsing import Parser, choose_verb, format_verbs_help, parse_count
 from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.view.escape import clip, show_hidden
 

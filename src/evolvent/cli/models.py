@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from evolvent.cli.console import render_table
-from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help
-from evolvent.cli.registry import require_train_extra, resolve_model_folder
+from evolvent.cli.setup.registry import require_train_extra, resolve_model_folder
+from evolvent.cli.terminal.console import render_table
+from evolvent.cli.terminal.parsing import Parser, choose_verb, format_verbs_help
 from evolvent.errors import ConfigError, Incomplete, Problem, unknown_name_problem
 from evolvent.models.catalog import (
     CACHE_VARIABLE,

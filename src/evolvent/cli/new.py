@@ -12,8 +12,8 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 
-from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help
-from evolvent.cli.registry import describe_worlds
+from evolvent.cli.setup.registry import describe_worlds
+from evolvent.cli.terminal.parsing import Parser, choose_verb, format_verbs_help
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors
 from evolvent.plugins import installed_plugins

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from evolvent.cli.console import format_rate, render_table
-from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
-from evolvent.cli.progress import format_duration
-from evolvent.cli.record import RUNS
-from evolvent.cli.tracking import run_track
+from evolvent.cli.setup.record import RUNS
+from evolvent.cli.setup.tracking import run_track
+from evolvent.cli.terminal.console import format_rate, render_table
+from evolvent.cli.terminal.parsing import Parser, choose_verb, format_verbs_help, parse_count
+from evolvent.cli.terminal.progress import format_duration
 from evolvent.data.forms import UNKNOWN_FORM, describe_forms, detect_form
 from evolvent.data.tables import find_saved_files, iterate_rows
 from evolvent.errors import ConfigError, Problem, SampleInvalid, StoreUnavailable, unknown_name_problem
@@ -408,8 +408,8 @@ def _load_instructions(run: Path) -> TaskInstructions:
     Raises:
         ConfigError: the run records no worlds, or they cannot be loaded.
     """
-    from evolvent.cli.record import read_recorded_worlds
-    from evolvent.cli.registry import load_worlds
+    from evolvent.cli.setup.record import read_recorded_worlds
+    from evolvent.cli.setup.registry import load_worlds
 
     names = read_recorded_worlds(run)
     if not names:

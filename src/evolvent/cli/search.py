@@ -17,15 +17,15 @@ from evolvent.belief.named import DETECTORS, parse_detector
 from evolvent.belief.outcomes import tabulate_outcomes
 from evolvent.belief.stopping import AnyOf, Detector, StdBelow, TraceBelow
 from evolvent.bench.suite import list_panels
-from evolvent.cli.console import format_rate, render_table
-from evolvent.cli.model_defaults import print_budget, read_model_facts
-from evolvent.cli.progress import PlannedStage, Progress
-from evolvent.cli.prompt_data import check_isolation, print_world_notes
-from evolvent.cli.prompting import fill_history, load_prompted_worlds
-from evolvent.cli.record import RunRecord, check_code, choose_run_folder, record_run
-from evolvent.cli.run_setup import write_report
 from evolvent.cli.search_setup import SearchPlayerFactory, SearchSetupConfig, open_search_policies
-from evolvent.cli.settings import Command, parse_command
+from evolvent.cli.setup.model_defaults import print_budget, read_model_facts
+from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
+from evolvent.cli.setup.prompting import fill_history, load_prompted_worlds
+from evolvent.cli.setup.record import RunRecord, check_code, choose_run_folder, record_run
+from evolvent.cli.setup.run_setup import write_report
+from evolvent.cli.setup.settings import Command, parse_command
+from evolvent.cli.terminal.console import format_rate, render_table
+from evolvent.cli.terminal.progress import PlannedStage, Progress
 from evolvent.config import Choice
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic

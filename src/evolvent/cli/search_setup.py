@@ -11,9 +11,9 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 
 from evolvent.belief.named import parse_detector
-from evolvent.cli.prompting import PromptConfig
-from evolvent.cli.registry import POLICIES, resolve_model_folder, resolve_policy
-from evolvent.cli.settings import ModelConfig, WorldsConfig
+from evolvent.cli.setup.prompting import PromptConfig
+from evolvent.cli.setup.registry import POLICIES, resolve_model_folder, resolve_policy
+from evolvent.cli.setup.settings import ModelConfig, WorldsConfig
 from evolvent.engine.asks import Engine
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem

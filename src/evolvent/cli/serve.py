@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.model_defaults import print_budget, read_model_facts
-from evolvent.cli.prompt_data import load_reward
-from evolvent.cli.prompting import HistoryConfig, fill_history
-from evolvent.cli.record import RunRecord, read_run_verb, record_run
-from evolvent.cli.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
-from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
-from evolvent.cli.world_registry import TOKEN_VARIABLE
+from evolvent.cli.setup.model_defaults import print_budget, read_model_facts
+from evolvent.cli.setup.prompt_data import load_reward
+from evolvent.cli.setup.prompting import HistoryConfig, fill_history
+from evolvent.cli.setup.record import RunRecord, read_run_verb, record_run
+from evolvent.cli.setup.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
+from evolvent.cli.setup.settings import Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.setup.world_registry import TOKEN_VARIABLE
 from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
 from evolvent.serve.app import Dialect, build_app
 from evolvent.serve.catalogue import TaskIndex

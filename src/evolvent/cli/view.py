@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from evolvent.cli.parsing import Parser
-from evolvent.cli.record import RUNS
+from evolvent.cli.setup.record import RUNS
+from evolvent.cli.terminal.parsing import Parser
 from evolvent.errors import ConfigError, EvolventError, Problem
 
 __all__ = ["read_leaderboard", "run"]

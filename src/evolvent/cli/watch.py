@@ -25,8 +25,8 @@ from evolvent.bench.evaluators import (
 from evolvent.bench.measures import Evaluator
 from evolvent.bench.questions import read_choices, read_questions, read_texts
 from evolvent.bench.watch import Watcher, watch
-from evolvent.cli.registry import load_worlds, require_train_extra
-from evolvent.cli.settings import Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.setup.registry import load_worlds, require_train_extra
+from evolvent.cli.setup.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors

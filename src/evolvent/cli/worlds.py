@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from evolvent.agents.plain import Expert
-from evolvent.cli.console import format_rate, render_table
-from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
-from evolvent.cli.registry import describe_worlds, load_world
+from evolvent.cli.setup.registry import describe_worlds, load_world
+from evolvent.cli.terminal.console import format_rate, render_table
+from evolvent.cli.terminal.parsing import Parser, choose_verb, format_verbs_help, parse_count
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.rollout.episode import FailureCounts, collect
 from evolvent.trajectory import Start, Task, Value

@@ -48,7 +48,7 @@ print(tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_
 ```"""
 _EVOLVENT_EXAMPLE = """```python
 import evolvent as ev
-from evolvent.cli.registry import load_worlds
+from evolvent.cli.setup.registry import load_worlds
 
 policy = ev.load_policy("{folder}")
 made = {made}

@@ -268,7 +268,7 @@ def _format_usage(profile: WorldProfile, load_name: str, options: str) -> Iterat
         yield f"Names with options: {escape_markdown(options, 400)}."
     commands = [f"evolvent worlds {verb} {argument}" for verb in ("show", "play")]
     yield _fence("\n".join([*commands, f"evolvent worlds page {argument} --to page.md"]), language="sh")
-    lines = ["from evolvent.cli.registry import load_world", "", f"world = load_world({json.dumps(load_name)})"]
+    lines = ["from evolvent.cli.setup.registry import load_world", "", f"world = load_world({json.dumps(load_name)})"]
     if profile.example is not None:
         split, tier = json.dumps(profile.example.split), json.dumps(profile.example.tier)
         lines += [

@@ -1,0 +1,1 @@
+"""`evolvent data`: statistics, conversion, comments and selection of training data."""

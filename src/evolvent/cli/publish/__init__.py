@@ -1,0 +1,1 @@
+"""`evolvent publish`: policies as folders that others load."""

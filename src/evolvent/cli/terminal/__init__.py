@@ -1,0 +1,1 @@
+"""Parsing of command lines, and what a terminal shows."""

@@ -1,0 +1,208 @@
+"""The memory that a training needs: `evolvent train RECIPE DATA --plan` lists it by kind, with layouts that would
+fit.
+
+A training that will not fit its device prints a warning before its first step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from rich.console import Console
+
+from evolvent.cli.setup.registry import POLICIES, load_worlds, resolve_model_folder, resolve_policy
+from evolvent.cli.terminal.console import render_table
+from evolvent.cli.train.recipes import RecipeConfig
+from evolvent.errors import ConfigError, EvolventError, Problem, boundary
+from evolvent.learn.forward import resolve_layout
+from evolvent.learn.parallel.lay import check_layout
+from evolvent.learn.parallel.memory import (
+    Load,
+    MemoryEstimate,
+    TrainingPlan,
+    build_meta_model,
+    estimate_memory,
+    format_plans,
+    suggest_plans,
+)
+from evolvent.models.adapters import adapt
+from evolvent.models.dialects import dialect_for
+from evolvent.models.gguf import find_gguf, read_gguf_config
+from evolvent.models.inspection import check_files
+from evolvent.models.policy import Policy, load_policy
+from evolvent.models.tuned import FILES as ADAPTER_FILES
+from evolvent.models.tuned import kind_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["memory_warning", "print_plan", "read_model_config"]
+
+_BYTES_PER_GIB = 2**30
+_DEFAULT_CONTEXT = 1024  # tokens of a row, where neither settings nor the model limit it
+
+
+def print_plan(config: RecipeConfig, console: Console, *, card_gib: float | None = None) -> int:
+    """Prints the plan; nothing is trained, and no weights of a model folder are read. Returns the exit code.
+
+    Args:
+        card_gib: memory of a device in GiB; None: that of the recipe's device, or 80.
+    Raises:
+        ConfigError: an impossible layout, or a policy that is not a model or cannot be planned.
+    """
+    model = _build_model(config)
+    check_layout(model.config, config.parallel, world=config.parallel.mesh.size, adapter=kind_of(model) or "none")
+    load = _estimate_load(config, model)
+    requested = TrainingPlan(config.parallel, config.optimizer, load, _estimate_memory(model, config, load), "as asked")
+    uses_cuda_card = config.device.startswith("cuda") and torch.cuda.is_available()
+    card_bytes = (
+        round(card_gib * _BYTES_PER_GIB)
+        if card_gib
+        else _device_bytes(config)
+        if uses_cuda_card
+        else 80 * _BYTES_PER_GIB
+    )
+    suggestions = suggest_plans(model, config.parallel, config.optimizer, load=load, card=card_bytes)
+    is_fitting = any(suggestion.changes == requested.changes for suggestion in suggestions)
+    unit: Literal["GiB", "MiB"] = "GiB" if requested.estimate.total >= _BYTES_PER_GIB else "MiB"
+    plan_rows = format_plans([requested] if is_fitting else [requested, *suggestions], card_bytes, unit=unit)
+    for line in (*_describe_plan(model, config, load), f"memory of a rank in {unit}:"):
+        console.print(line)
+    plan_rows[0][0] = "kind"
+    console.print(
+        render_table(
+            console, tuple(plan_rows[0]), [tuple(row) for row in plan_rows[1:]], numbers=tuple(plan_rows[0][1:])
+        )
+    )
+    if not suggestions:
+        console.print("neither recomputation nor smaller forwards, 128 times the ranks or adalomo make it fit")
+    return 0
+
+
+def _describe_plan(model: PreTrainedModel, config: RecipeConfig, load: Load) -> Iterator[str]:
+    """Yields lines that describe the plan."""
+    num_weights = sum(weight.numel() for weight in model.parameters())
+    num_trainable = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    trainable_text = f", {num_trainable:,} of them trained" if num_trainable < num_weights else ""
+    yield (
+        f"{num_weights:,} parameters{trainable_text}; {config.optimizer.name}, {load.dtype}, "
+        f"over {config.parallel.mesh}"
+    )
+    forwards_text = f"{load.micro_batches} forwards of " if load.micro_batches > 1 else ""
+    rows_text = f"{load.rows} row{'s' * (load.rows > 1)}"
+    yield f"an update of a rank: {forwards_text}{rows_text} of {load.tokens:,} tokens, all of them learned"
+
+
+def memory_warning(config: RecipeConfig, tuned_policy: Policy, *, max_sequence_length: int) -> str | None:
+    """Returns a warning where a rank needs more memory than its device has; None: it fits, or cannot be planned.
+
+    Args:
+        tuned_policy: the trained policy, not laid over ranks yet.
+        max_sequence_length: maximum tokens of a sequence.
+    """
+    try:
+        model = _build_meta_model(tuned_policy.model.config, tuned_policy, config)
+        needed_bytes = _estimate_memory(
+            model, config, _estimate_load(config, model, max_sequence_length=max_sequence_length)
+        ).total
+    except EvolventError:
+        return None
+    device_bytes = _device_bytes(config)
+    if needed_bytes <= device_bytes:
+        return None
+    unit, unit_name = (_BYTES_PER_GIB, "GiB") if device_bytes >= _BYTES_PER_GIB else (2**20, "MiB")
+    sizes_text = (
+        f"about {needed_bytes / unit:.1f} {unit_name} are planned, and this {config.device} has "
+        f"{device_bytes / unit:.1f} {unit_name}"
+    )
+    return f"a rank may run out of memory: {sizes_text} for it; --plan says what would fit"
+
+
+def read_model_config(name: str) -> object:
+    """Reads the transformers configuration of a model or of a run's last policy; no weights are read.
+
+    Raises:
+        ConfigError: the folder does not exist or holds no model.
+        Incomplete: a run without a policy.
+    """
+    folder = resolve_model_folder(name)
+    check_files(folder)
+    if (folder / ADAPTER_FILES[0]).is_file():
+        return load_policy(folder).model.config
+    if (gguf_file := find_gguf(folder)) is not None:
+        return read_gguf_config(gguf_file)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(
+            [Problem("policy", f"{folder} is not a model folder: config.json is missing", "pass another folder")]
+        )
+    from transformers import AutoConfig
+
+    with boundary(ConfigError, f"the model in {folder} is not understood"):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def _build_model(config: RecipeConfig) -> Any:
+    """Builds the model that would be trained, without memory for its weights."""
+    if config.policy in POLICIES:
+        untrained_policy = resolve_policy(config.policy, list(load_worlds(config.worlds).values()), seed=config.seed)
+        return _build_meta_model(untrained_policy.model.config, untrained_policy, config)
+    folder = resolve_model_folder(config.policy)
+    if (folder / ADAPTER_FILES[0]).is_file():
+        return load_policy(folder).model.to("meta")
+    model_shape = read_model_config(config.policy)
+    if config.adapter.kind == "none":
+        return build_meta_model(model_shape)
+    if find_gguf(folder) is not None:
+        return _build_meta_model(model_shape, load_policy(folder), config)
+    from transformers import AutoTokenizer
+
+    with boundary(ConfigError, f"the tokenizer in {folder} is not understood"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return _build_meta_model(model_shape, Policy(None, tokenizer, dialect_for(tokenizer, None)), config)
+
+
+def _build_meta_model(model_shape: Any, source_policy: Policy, config: RecipeConfig) -> Any:
+    meta_policy = replace(source_policy, model=build_meta_model(model_shape), base=None)
+    return adapt(meta_policy, config.adapter, seed=config.seed).model
+
+
+def _estimate_memory(model: PreTrainedModel, config: RecipeConfig, load: Load) -> MemoryEstimate:
+    base = model.get_base_model() if kind_of(model) is not None else model
+    message = f"cannot plan the memory of a {model.config.model_type} model"
+    if not hasattr(base.get_decoder(), "layers"):
+        raise ConfigError([Problem("policy", message, "train it in one process")])
+    with boundary(ConfigError, message):
+        return estimate_memory(model, config.parallel, config.optimizer, load=load)
+
+
+def _estimate_load(config: RecipeConfig, model: PreTrainedModel, *, max_sequence_length: int | None = None) -> Load:
+    """Estimates the maximum load of a rank: rows as long as the longest sequence, or as the policy's context."""
+    train, mesh = config.train, config.parallel.mesh
+    max_forward_tokens = train.max_forward_tokens
+    model_context = int(getattr(model.config, "max_position_embeddings", 0) or _DEFAULT_CONTEXT)
+    packed = train.layout == "shared" or resolve_layout(model, train.layout) == "packed"  # both have a mask
+    tokens = max(1, min(max_sequence_length or config.context or model_context, max_forward_tokens))
+    rows = max(1, max_forward_tokens // tokens)
+    rank_tokens = max(1, train.batch_tokens // mesh.dp)
+    num_micro_batches = -(-rank_tokens // max_forward_tokens) if rank_tokens > max_forward_tokens else 1
+    return Load(
+        rows if num_micro_batches > 1 else max(1, min(rows, rank_tokens // tokens)),
+        tokens,
+        micro_batches=num_micro_batches,
+        dtype=train.dtype,
+        packed=packed,
+    )
+
+
+def _device_bytes(config: RecipeConfig) -> int:
+    """Returns the memory of a rank: that of its CUDA device, or its part of this machine's memory."""
+    if config.device.startswith("cuda"):
+        index = torch.device(config.device).index
+        rank_index = int(os.environ.get("LOCAL_RANK", "0")) if index is None else index
+        return int(torch.cuda.get_device_properties(rank_index).total_memory)
+    num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // num_ranks

@@ -1,0 +1,698 @@
+"""`evolvent train rl --method NAME`: trains a policy by acting in worlds."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, SecretStr, create_model, model_validator
+from rich.console import Console
+
+from evolvent.agents.plain import Random
+from evolvent.cli.setup import extensions
+from evolvent.cli.setup.backends import HERE, BackendConfig
+from evolvent.cli.setup.method_option import parse_method
+from evolvent.cli.setup.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
+from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
+from evolvent.cli.setup.prompting import ActingConfig, Prompt, check_listed_actions, fill_history, load_prompted_worlds
+from evolvent.cli.setup.record import RunRecord, choose_run_folder
+from evolvent.cli.setup.registry import resolve_policy
+from evolvent.cli.setup.run_setup import (
+    EvaluationConfig,
+    RunSetup,
+    count_panel_episodes,
+    open_backend,
+    open_run,
+    print_results,
+    write_report,
+)
+from evolvent.cli.setup.settings import AnyCommand, Command, ModelConfig, WorldsConfig, parse_command
+from evolvent.cli.terminal.progress import PlannedStage
+from evolvent.cli.train.control import is_control_request
+from evolvent.cli.train.control import run as run_control
+from evolvent.cli.train.ranks import (
+    check_model_layout,
+    check_ranks_agree,
+    choose_practice_layout,
+    format_program,
+    open_ranks,
+    refuse_ranks,
+)
+from evolvent.config import Config
+from evolvent.engine.replies import RECORDED_WORLD
+from evolvent.engine.servers import ServerDialect, endpoint_type
+from evolvent.errors import ConfigError, Problem
+from evolvent.learn.learner import TrainConfig
+from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator
+from evolvent.methods.base import Method
+from evolvent.methods.etpo import ETPOConfig, etpo
+from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.methods.ntpo import NTPOConfig, ntpo
+from evolvent.methods.poad import POADConfig, poad
+from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
+from evolvent.methods.r3 import R3Config, r3
+from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.defaults import ADAM_EPS, ModelFacts
+from evolvent.models.placement import check_working_memory
+from evolvent.models.policy import Policy
+from evolvent.plugins import describe_origin, installed_plugins
+from evolvent.rl.trainer import RLConfig
+from evolvent.rollout.episode import collect
+from evolvent.run import Run
+from evolvent.scale.endpoint_backend import EndpointBackend
+from evolvent.scale.initial import collect_demonstrations
+from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.ranks_backend import RanksBackend
+from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions, recorded_task
+from evolvent.trajectory import Start, Task, Trajectory
+from evolvent.view.escape import show_hidden
+from evolvent.view.redraw import redraw_repeatedly
+from evolvent.worlds.base import World
+
+__all__ = ["METHODS", "TrainRLConfig", "describe_methods", "make_command", "run"]
+
+
+METHODS: dict[str, Method] = {
+    "ppo": Method(PPOConfig, ppo, "PPO over whole actions, as they are written"),
+    "twosome": Method(
+        PPOConfig, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
+    ),
+    "token_ppo": Method(PPOConfig, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
+    "ntpo": Method(NTPOConfig, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
+    "poad": Method(POADConfig, poad, "credit for every token of an action, without a discount inside"),
+    "etpo": Method(
+        ETPOConfig,
+        etpo,
+        "soft values of every next token, near the policy it began with",
+        {"practice": {"ppo_epochs": 4, "critic_lr": 3e-4}},
+    ),
+    "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
+    "scaling_inter": Method(ScalingInterConfig, scaling_inter, "the same, with episodes that grow longer by phases"),
+    "r3": Method(
+        R3Config,
+        r3,
+        "episodes begin inside demonstrations: a reverse curriculum",
+        {"practice": {"ppo_epochs": 2, "group_size": 1}},
+        demonstrated=True,
+    ),
+}
+
+
+EARLIER_DEFAULTS: Mapping[str, object] = {"train": {"adam_eps": ADAM_EPS}}
+"""Settings that runs of version 0.1 do not record, as they were."""
+
+
+class UpdateConfig(Config):
+    """Settings of the updates that improve the policy."""
+
+    lr: float = Field(default=5e-4, gt=0, description="learning rate")
+    final_lr_ratio: float = Field(default=0.1, ge=0, le=1, description="share of it that a linear decay ends at")
+    warmup_steps: int = Field(default=0, ge=0, description="updates of linear warm-up")
+    weight_decay: float = Field(default=0.0, ge=0, description="decoupled decay of matrices")
+    max_grad_norm: float | None = Field(
+        default=0.5, gt=0, description="largest global norm of the gradient; none: no clipping"
+    )
+    adam_eps: float = Field(default=1e-5, gt=0, description="AdamW's epsilon: gradients below it make small steps")
+    max_tokens_per_forward: int = Field(default=4096, ge=1, description="most tokens of one forward")
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the forward")
+
+    def make_train_config(self) -> TrainConfig:
+        """Converts the settings to those of a learner."""
+        return TrainConfig(
+            lr=self.lr,
+            final_lr_ratio=self.final_lr_ratio,
+            warmup_steps=self.warmup_steps,
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+            batch_tokens=self.max_tokens_per_forward,
+            dtype=self.dtype,
+        )
+
+    def make_optimizer_config(self) -> OptimizerConfig:
+        """Converts the settings to those of an optimizer."""
+        return OptimizerConfig(eps=None if self.adam_eps == ADAM_EPS else self.adam_eps)
+
+
+class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
+    """Settings of `evolvent train rl`, beside those of the method."""
+
+    other_sources: ClassVar[tuple[str, ...]] = (RECORDED_WORLD,)
+
+    method: str = Field(default="poad", description="the method")
+    policy: str = Field(
+        default="xs", description="what to begin with: a size, a model (folder, GGUF file, name), or a run"
+    )
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/rl-N")
+    seed: int = Field(default=0, ge=0, description="all randomness derives from it")
+    demonstrations: int = Field(default=100, ge=0, description="tasks of each world whose solution is imitated first")
+    random: int = Field(
+        default=0, ge=0, description="episodes of each world of random listed actions, imitated too: language, no aim"
+    )
+    clone_tokens: int = Field(default=100_000, ge=1, description="learned tokens of that imitation")
+    tasks: int = Field(default=400, ge=1, description="further tasks of each world to practise on, at most")
+    slots: int = Field(default=192, ge=1, description="episodes open at once")
+    max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
+    threads: int = Field(default=1, ge=1, description="threads of torch")
+    endpoint: str = Field(default="", description="URL of an endpoint that plays; none: this process does")
+    model: str = Field(default="", description="what that endpoint calls the policy")
+    dialect: ServerDialect = Field(default="openai", description="what that endpoint speaks")
+    hand_over: Path | None = Field(default=None, description="folder that the endpoint takes new weights from")
+    agent: ActingConfig = Field(default_factory=ActingConfig, description="the prompt and the actions")
+    train: UpdateConfig = Field(default_factory=UpdateConfig, description="the updates")
+    adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
+    rollout_dtype: Literal["bfloat16", "int8"] | None = Field(
+        default=None, description="numbers of the weights that play; none: those that are trained"
+    )
+    parallel: Parallelism = Field(
+        default_factory=Parallelism, description="the layout over torchrun's ranks; none: each has a share of the data"
+    )
+    panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
+
+    @model_validator(mode="after")
+    def _check_endpoint(self) -> TrainRLConfig:
+        if self.endpoint and not (self.model and self.hand_over):
+            raise ValueError("--endpoint needs --model NAME and --hand_over FOLDER")
+        if self.endpoint and self.backend != HERE:
+            raise ValueError("--endpoint and --on cannot be combined; pass only one of them")
+        if self.rollout_dtype and (self.endpoint or self.backend != HERE):
+            raise ValueError("--rollout_dtype is of weights that play here; leave it out with --endpoint and --backend")
+        if self.endpoint and self.agent.history == "template":
+            raise ValueError("an endpoint keeps past replies as it likes: leave out --agent.history or --endpoint")
+        return self
+
+
+def _make_config_class(name: str, method: Method) -> type[TrainRLConfig]:
+    method_defaults = dict(method.defaults or {})
+    settings: Any = method.config
+    if method.fixed:  # one value alone, which help and messages then show
+        fixed_fields: Any = {
+            field_name: (
+                Literal[method_defaults[field_name]],
+                Field(default=method_defaults[field_name], description=f"what {name} is"),
+            )
+            for field_name in method.fixed
+        }
+        settings = create_model(settings.__name__, __base__=settings, **fixed_fields)
+    method_settings: Config = settings(**method_defaults)
+    description = f"settings of {name}"
+    method_literal: Any = Literal[name]
+    config_class: type[TrainRLConfig] = create_model(
+        f"Reinforce_{name}",
+        __base__=TrainRLConfig,
+        method=(method_literal, Field(default=name, description="the method")),
+        rl=(settings, Field(default=method_settings, description=description)),
+    )
+    return config_class
+
+
+KEY_VARIABLE = "OPENAI_API_KEY"  # the environment variable that holds an endpoint's key
+_HIGH_MISMATCH = 0.1  # nats by which sampler and learner differ where they are not the same weights
+CLONE_CONFIG = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
+
+
+def describe_methods() -> dict[str, str]:
+    """Returns a description or the origin of every method by name; loads none of other packages."""
+    descriptions = {name: method.about for name, method in METHODS.items()}
+    return {
+        **descriptions,
+        **{name: describe_origin(entry_point) for name, entry_point in installed_plugins("methods", METHODS).items()},
+    }
+
+
+def _load_method(name: str) -> Method:
+    return METHODS[name] if name in METHODS else extensions.load_method(installed_plugins("methods")[name])
+
+
+def make_command(name: str, method: Method | None = None) -> AnyCommand:
+    """Makes the command of a method, with its settings as `rl`.
+
+    Raises:
+        ConfigError: a method of another package that cannot be loaded.
+    """
+    method = method or _load_method(name)
+    description = (
+        f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations. "
+        "--from_run RUN learns from recorded sessions (serve --record) in place of worlds. "
+        "torchrun --nproc-per-node N -m evolvent train rl ... plays and learns over N ranks."
+    )
+    return Command(
+        "train rl",
+        description,
+        _make_config_class(name, method),
+        resumes=True,
+        free_settings=("device", "parallel."),
+        earlier_defaults=EARLIER_DEFAULTS,
+    )
+
+
+def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | None = None) -> int:
+    """Trains by the named method; returns the exit code.
+
+    Args:
+        argv: the arguments after `train rl`.
+        console: the console; of several ranks only that of the first shows anything.
+        coordinator: coordinates the ranks that torchrun started; None: one process.
+    """
+    world_size = 1 if coordinator is None else coordinator.world
+    name, method_argv = parse_method(argv, describe_methods(), default="poad")
+    if name is None:
+        console.print(_format_usage(), soft_wrap=True)
+        return 0
+    if name == "ppo" and is_control_request(method_argv):
+        refuse_ranks(world_size, "control worlds are learned in one process")
+        return run_control(method_argv, console)
+    method = _load_method(name)
+    args = parse_command(make_command(name, method), _name_sessions(method_argv), console)
+    if args is None:
+        return 0
+    sessions_folder = _find_sessions(args.config)
+    if sessions_folder is not None:
+        refuse_ranks(world_size, "recorded sessions are learned in one process")
+        sessions = RecordedSessions(sessions_folder)
+        return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
+    if args.config.endpoint or args.config.backend != HERE:
+        refuse_ranks(world_size, "ranks play themselves, not an endpoint or a cluster")
+    return _run_in_worlds(name, method, args, argv, console=console, coordinator=coordinator)
+
+
+def _run_in_worlds(
+    name: str, method: Method, args: Any, argv: Sequence[str], *, console: Console, coordinator: RankCoordinator | None
+) -> int:
+    """Trains by playing; returns the exit code."""
+    world_size = 1 if coordinator is None else coordinator.world
+    facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
+    config = _restrict_practice(fill_model_defaults(args.config, facts, console, policy=args.config.policy))
+    parallelism = choose_practice_layout(
+        config.parallel,
+        config.rl,
+        method=config.method,
+        output_dir=args.resume or config.output_dir,
+        world_size=world_size,
+        argv=argv,
+    )
+    prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
+    worlds_by_name = load_prompted_worlds(config.worlds, prompt)
+    print_world_notes(console, worlds_by_name)
+    check_isolation(worlds_by_name, backend=config.backend)
+    tasks = _choose_tasks(worlds_by_name, config)
+    _check_actions(config, worlds_by_name, name)
+    is_leader = coordinator is None or coordinator.rank == 0
+    folder = args.resume or (choose_run_folder("rl", config.output_dir) if is_leader else config.output_dir)
+    placement = config.placement if world_size == 1 else replace(config.placement, device="cpu")
+    loaded_policy = resolve_policy(
+        config.policy,
+        list(worlds_by_name.values()),
+        seed=config.seed,
+        placement=placement,
+        history=config.agent.history,
+    )
+    config = fill_history(config, loaded_policy, console)
+    initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+    check_model_layout(initial, parallelism, world_size=world_size, adapter=config.adapter.kind)
+    check_working_memory(initial.model, context=initial.context, trains=True)
+    record = RunRecord("train rl", config, config.seed, ("base", name), name, program=format_program(world_size))
+    job = _make_setup(folder, worlds_by_name, record, facts, is_cloned=bool(tasks[0] or config.random))
+    with (
+        open_ranks(parallelism, device=config.device, coordinator=coordinator) as ranks,
+        _open_backend(config, worlds_by_name, prompt) as local_factory,
+    ):
+        if ranks is not None:
+            check_ranks_agree(ranks, config, worlds_by_name, initial=initial, tasks=tasks[1])
+            initial = initial.to(ranks.device)
+            placement = replace(config.placement, device=str(ranks.device))
+            ranks_factory = partial(RanksBackend, ranks=ranks, parallelism=parallelism)
+            job = replace(job, ranks=ranks, placement=placement, backend_factory=ranks_factory)
+        else:
+            job = replace(job, backend_factory=local_factory)
+        console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
+        _run_job(job, console, method, config, initial=initial, tasks=tasks)
+    console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
+    return 0
+
+
+def _is_action_level(config: Any) -> bool:
+    return getattr(config.rl, "level", "") == "listed"
+
+
+def _restricts_actions(config: Any) -> bool:
+    practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
+    return bool(practice and practice.restrict_to_admissible)
+
+
+def _check_actions(config: Any, worlds_by_name: Mapping[str, World], method_name: str) -> None:
+    """Raises ConfigError where actions are to be listed, and a world lists none."""
+    if _is_action_level(config) or _restricts_actions(config):
+        setting = method_name if _is_action_level(config) else "rl.practice.restrict_to_admissible"
+        check_listed_actions(worlds_by_name, setting)
+
+
+def _make_setup(
+    folder: Path, worlds_by_name: Mapping[str, World], record: RunRecord, facts: ModelFacts, *, is_cloned: bool
+) -> RunSetup:
+    """Returns what the run is opened with."""
+    config: Any = record.config
+    practice = getattr(config.rl, "practice", None)
+    panel_size = count_panel_episodes(worlds_by_name, config.panel)
+    return RunSetup(
+        folder,
+        worlds_by_name,
+        record,
+        train=find_train_defaults(facts, CLONE_CONFIG),
+        panel=config.panel.make_panel(),
+        slots=config.slots,
+        max_tokens=config.max_tokens,
+        threads=config.threads,
+        plan=_plan_stages(config, practice.iterations if practice else 0, panel_size, is_cloned=is_cloned),
+        rl_train=config.train.make_train_config(),
+        optimizer=config.train.make_optimizer_config(),
+        action_level=_is_action_level(config),
+        restrict_to_admissible=_restricts_actions(config),
+        placement=config.placement,
+        rollout_dtype=config.rollout_dtype,
+    )
+
+
+def _run_job(
+    job: RunSetup,
+    console: Console,
+    method: Method,
+    config: Any,
+    *,
+    initial: Policy,
+    tasks: tuple[Sequence[Task], Sequence[Task]],
+) -> None:
+    """Opens the run, imitates, practices, measures, and saves the policy.
+
+    Args:
+        tasks: those to demonstrate, and those to practice on.
+    """
+    (demonstration_tasks, practice_tasks), folder, name = tasks, job.folder, job.record.method
+    is_leader = job.ranks is None or job.ranks.is_leader
+    redrawing = redraw_repeatedly(partial(write_report, folder)) if is_leader else nullcontext()
+    with open_run(job, console) as active_run, redrawing:
+        worlds = list(job.worlds.values())
+        demonstrations = (
+            collect_demonstrations(worlds, demonstration_tasks, seed=config.seed) if demonstration_tasks else []
+        )
+        best_policy = _train_policy(
+            method,
+            initial,
+            practice_tasks,
+            demonstrations,
+            random_trajectories=_play_randomly(job.worlds, practice_tasks, config),
+            config=config,
+            run=active_run.arm(name),
+        )
+        if is_leader:
+            best_policy.save(folder / "model")
+        practice = getattr(config.rl, "practice", None)
+        round_number = practice.iterations if practice else 1  # of the last measurement
+        print_results(console, active_run.arm(name).evaluate(best_policy, round_number))
+
+
+def _restrict_practice(config: Any) -> Any:
+    """Returns the settings with `agent.restrict_to_admissible` in those of the practice, which scores such actions."""
+    practice = getattr(config.rl, "practice", None)
+    if practice is None or not config.agent.restrict_to_admissible or getattr(config.rl, "level", "") == "listed":
+        return config
+    practice = practice.model_copy(update={"restrict_to_admissible": True})
+    return config.model_copy(update={"rl": config.rl.model_copy(update={"practice": practice})})
+
+
+def _plan_stages(config: Any, num_iterations: int, panel_size: int, *, is_cloned: bool) -> list[PlannedStage]:
+    """Returns the planned stages, in order, with their sizes in tokens, episodes and iterations."""
+    cloning = [PlannedStage("fit", config.clone_tokens)] if is_cloned else []
+    practice = [PlannedStage("practise", num_iterations)] if num_iterations else []
+    measurement = PlannedStage("evaluate", panel_size)
+    return [*cloning, measurement, *practice, measurement]
+
+
+@contextmanager
+def _open_backend(
+    config: Any, worlds_by_name: Mapping[str, World], prompt: Prompt
+) -> Iterator[Callable[..., LocalBackend]]:
+    """Yields the factory of the backend, which plays in this process, on a cluster, or on the configured endpoint.
+
+    Raises:
+        ConfigError: an endpoint without that model.
+        EndpointError: an endpoint that does not answer. See also `open_cluster_players`.
+    """
+    if not config.endpoint:
+        with open_backend(
+            config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
+        ) as backend_factory:
+            yield backend_factory
+        return
+    key = os.environ.get(KEY_VARIABLE)
+    secret = SecretStr(key) if key else None
+    endpoint_class = endpoint_type(config.dialect)
+    with endpoint_class(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
+        endpoint.check()
+        yield partial(EndpointBackend, endpoint=endpoint, handover=config.hand_over)
+
+
+def _train_policy(
+    method: Method,
+    initial: Policy,
+    tasks: Sequence[Task],
+    demonstration_trajectories: Sequence[Trajectory],
+    *,
+    random_trajectories: Sequence[Trajectory],
+    config: Any,
+    run: Run[Policy],
+) -> Policy:
+    imitated = [*demonstration_trajectories, *random_trajectories]
+    base_policy = run.fit(initial, imitated, weighted_nll, tokens=config.clone_tokens) if imitated else initial
+    run.evaluate(base_policy, 0)
+    method_tasks = (
+        [*(trajectory.task for trajectory in demonstration_trajectories), *tasks] if method.demonstrated else tasks
+    )
+    method_options = {"demonstrations": demonstration_trajectories} if method.demonstrated else {}
+    best_policy: Policy = method.call(base_policy, method_tasks, config=config.rl, run=run, **method_options)
+    return best_policy
+
+
+def _play_randomly(worlds_by_name: Mapping[str, World], tasks: Sequence[Task], config: Any) -> list[Trajectory]:
+    """Plays episodes of random listed actions; a policy that imitates them writes valid actions and keeps exploring."""
+    starts = [
+        Start(task)
+        for name in worlds_by_name
+        for task in [task for task in tasks if task.world == name][: config.random]
+    ]
+    episode_stream = collect(
+        worlds_by_name,
+        starts,
+        Random(),
+        engine=None,
+        seed=config.seed,
+        name=lambda named_start: f"random/{named_start.task.id}",
+    )
+    trajectories_by_id = {trajectory.id: trajectory for trajectory in episode_stream}
+    return [trajectories_by_id[f"random/{start.task.id}"] for start in starts]
+
+
+def _choose_tasks(worlds_by_name: Mapping[str, World], config: Any) -> tuple[list[Task], list[Task]]:
+    """Chooses tasks evenly from all trainable tiers.
+
+    Returns:
+        (tasks to demonstrate, tasks to practice on).
+    Raises:
+        ConfigError: a world without enough tasks.
+    """
+    demonstration_tasks: list[Task] = []
+    practice_tasks: list[Task] = []
+    problems = []
+    for name, world in worlds_by_name.items():
+        panels = [list(world.tasks("train", tier)) for tier in world.tiers]
+        count = config.demonstrations if _has_expert(world, panels[0]) else 0
+        demonstration_tasks += panels[0][:count]
+        available = [task for row in zip_longest(panels[0][count:], *panels[1:]) for task in row if task is not None]
+        if len(panels[0]) < count or not available:
+            message = f"got {count} for world {name!r}, which has {sum(map(len, panels))} training tasks"
+            problems.append(Problem("demonstrations", message, "lower demonstrations, or choose another world"))
+        practice_tasks += available[: config.tasks]
+    if problems:
+        raise ConfigError(problems)
+    return demonstration_tasks, practice_tasks
+
+
+def _has_expert(world: World, tasks: Sequence[Task]) -> bool:
+    return bool(tasks) and world.expert(tasks[0]) is not None
+
+
+def _name_sessions(argv: Sequence[str]) -> list[str]:
+    """Replaces `--from_run RUN` in a command line by the name of a world, `sessions:RUN`.
+
+    >>> _name_sessions(["--from-run", "runs/agent", "--seed", "1"])
+    ['--worlds', '["sessions:runs/agent"]', '--seed', '1']
+    """
+    named: list[str] = []
+    remaining = list(argv)
+    while remaining:
+        word = remaining.pop(0)
+        name, equals_sign, value = word.partition("=")
+        if name.replace("-", "_") != "__from_run":
+            named.append(word)
+            continue
+        value = value if equals_sign or not remaining else remaining.pop(0)
+        if not value or any(argument.partition("=")[0] == "--worlds" for argument in argv):
+            message = "is given beside --worlds" if value else "missing value"
+            raise ConfigError([Problem("--from_run", message, "name one run of recorded sessions")])
+        named += ["--worlds", json.dumps([f"{RECORDED_WORLD}:{value}"])]
+    return named
+
+
+def _find_sessions(config: TrainRLConfig) -> Path | None:
+    """Returns the folder of the recorded sessions that take the place of worlds, if any."""
+    prefix = f"{RECORDED_WORLD}:"
+    names = [name for name in config.worlds if name.startswith(prefix)]
+    if names and len(config.worlds) > 1:
+        raise ConfigError([Problem("worlds", "sessions cannot be combined with worlds", "name one run alone")])
+    return Path(names[0].removeprefix(prefix)) if names else None
+
+
+def _run_recorded(
+    method_name: str,
+    method: Method,
+    config: Any,
+    *,
+    sessions: RecordedSessions,
+    resume: Path | None,
+    console: Console,
+) -> int:
+    """Trains on the recorded sessions; returns the exit code."""
+    config = _fill_policy(config, sessions.folder)
+    facts = read_model_facts(config.policy, adapter=config.adapter.kind)
+    config = fill_model_defaults(config, facts, console, policy=config.policy)
+    loaded_policy = resolve_policy(
+        config.policy, (), seed=config.seed, placement=config.placement, history=config.agent.history
+    )
+    config = _fit_practice(fill_history(config, loaded_policy, console), sessions, loaded_policy, console)
+    folder = resume or choose_run_folder("rl", config.output_dir)
+    practice: RLConfig = config.rl.practice
+    setup = RunSetup(
+        folder,
+        {},
+        RunRecord("train rl", config, config.seed, (method_name,), method_name),
+        slots=config.slots,
+        max_tokens=config.max_tokens,
+        threads=config.threads,
+        plan=[PlannedStage("practise", practice.iterations)],
+        rl_train=config.train.make_train_config(),
+        optimizer=config.train.make_optimizer_config(),
+        placement=config.placement,
+    )
+    console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
+    with _open_recorded_backend(config, sessions) as backend_factory:
+        setup = replace(setup, backend_factory=backend_factory)
+        with open_run(setup, console) as active_run, redraw_repeatedly(partial(write_report, folder)):
+            initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+            tasks = [recorded_task(sessions.folder)]
+            trained: Policy = method.call(initial, tasks, config=config.rl, run=active_run.arm(method_name))
+            trained.save(folder / "model")
+            for line in _describe_training(active_run):
+                console.print(show_hidden(line), soft_wrap=True)
+    console.print(show_hidden(f"model  {folder / 'model'}\nreport {folder / 'report.html'}"), soft_wrap=True)
+    return 0
+
+
+def _fill_policy(config: Any, folder: Path) -> Any:
+    """Returns the settings with the policy that was served, where none is named."""
+    if "policy" in config.model_fields_set:
+        return config
+    try:
+        served = json.loads((folder / "run.json").read_text(encoding="utf-8"))["config"]["policy"]
+    except (OSError, ValueError, KeyError, TypeError):
+        served = None
+    if not isinstance(served, str):
+        raise ConfigError(
+            [Problem("policy", "is missing", "name the model that was served while sessions were recorded")]
+        )
+    return config.model_copy(update={"policy": served})
+
+
+def _fit_practice(config: Any, sessions: RecordedSessions, policy: Policy, console: Console) -> Any:
+    """Returns the settings with iterations for which there are sessions, where no endpoint brings more.
+
+    Raises:
+        ConfigError: a method that does not take episodes from elsewhere, or too few sessions.
+    """
+    practice = getattr(config.rl, "practice", None)
+    if not isinstance(practice, RLConfig):
+        raise ConfigError([Problem("method", f"{config.method} does not learn from sessions", "use grpo")])
+    if practice.prefetch_rollouts or practice.restrict_to_admissible:
+        raise ConfigError([Problem("from_run", "sessions are recorded, not played", "leave out prefetch and choices")])
+    num_groups, left_out = sessions.count_usable(practice)
+    num_sessions = num_groups * practice.group_size + sum(left_out.values())
+    summary = f"{num_sessions} sessions in {sessions.folder}: {num_groups} groups of {practice.group_size} of one task"
+    console.print(show_hidden(summary + _describe_left_out(left_out)), soft_wrap=True)
+    if config.endpoint:
+        return config
+    if num_groups == 0:
+        hint = "record more sessions of each task, or lower --rl.practice.group_size"
+        raise ConfigError([Problem("from_run", f"{summary}{_describe_left_out(left_out)}", hint)])
+    tasks_per_iteration = min(practice.tasks_per_iteration, num_groups)
+    iterations = min(practice.iterations, num_groups // tasks_per_iteration)
+    oldest = min(generation.policy_version for session in sessions.read() for generation in session.generations)
+    fitted = practice.model_copy(
+        update={
+            "tasks_per_iteration": tasks_per_iteration,
+            "iterations": iterations,
+            "max_policy_lag": max(practice.max_policy_lag, policy.version + iterations - oldest),
+        }
+    )
+    return config.model_copy(update={"rl": config.rl.model_copy(update={"practice": fitted})})
+
+
+def _describe_left_out(left_out: Counter[str]) -> str:
+    return "".join(f"; {count} {reason}" for reason, count in left_out.most_common())
+
+
+@contextmanager
+def _open_recorded_backend(config: Any, sessions: RecordedSessions) -> Iterator[Callable[..., RecordedBackend]]:
+    """Yields the factory of the backend, with the endpoint that takes the weights, where there is one."""
+    if not config.endpoint:
+        yield partial(RecordedBackend, sessions=sessions)
+        return
+    key = os.environ.get(KEY_VARIABLE)
+    secret = SecretStr(key) if key else None
+    with endpoint_type(config.dialect)(config.endpoint, config.model, key=secret) as endpoint:
+        endpoint.check()
+        yield partial(RecordedBackend, sessions=sessions, endpoint=endpoint, handover=config.hand_over)
+
+
+def _describe_training(run: Run[Policy]) -> list[str]:
+    """Returns the returns of the first and the last iteration, and a warning where other weights had played."""
+    rows = [row for row in run.metrics("practise") if isinstance(row.get("return"), float)]
+    if not rows:
+        return []
+    first, last = rows[0], rows[-1]
+    returns = [f"{row['return']:.3f} in iteration {row['step']}" for row in (first, last)]
+    lines = [f"mean return {', '.join(returns)}"]
+    mismatch = first.get("mismatch")
+    if isinstance(mismatch, float) and mismatch > _HIGH_MISMATCH:
+        lines.append(
+            f"the recorded log-probabilities differ from those of the policy (mismatch {mismatch:.2g}): "
+            "check that --policy is the model that was served"
+        )
+    return lines
+
+
+def _format_usage() -> str:
+    lines = "\n".join(f"  {name:14}{about}" for name, about in describe_methods().items())
+    return (
+        "usage: evolvent train rl --method NAME [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
+        "`evolvent train rl --method NAME --help` lists the settings. It begins with\n"
+        "`--policy` (a size, a model folder, a run); `--demonstrations 0` imitates none."
+    )
