@@ -85,9 +85,51 @@ def test_a_team_learns_on_the_device_what_it_learns_on_the_cpu(tmp_path):
     assert main(argv) == 0
 
 
+SHORT = "--learn.train.max_steps 8 --learn.train.batch 8 --learn.context 4 --episodes 4 --evaluation 1 --horizon 12"
+SEQUENCES = {
+    "dt": f"train sequence --method dt cartpole {SHORT}",
+    "odt": f"train sequence --method odt pendulum {SHORT} --learn.rounds 2 --learn.updates 5",
+    "qt": f"train sequence --method qt cartpole {SHORT}",
+    "tt": f"train sequence --method tt cartpole {SHORT} --learn.bins 8 --learn.planning.width 2",
+}
+
+
+def test_sequences_are_learned_on_the_device_as_on_the_cpu(tmp_path):
+    """A resumed run goes on here; the policy of either plays here."""
+    started = [f"{command} --output_dir {tmp_path}/{name} --device fakegpu" for name, command in SEQUENCES.items()]
+    ended = run_commands(started, tmp_path)
+    assert ended == [(0, True)] * len(SEQUENCES), (tmp_path / "output").read_text(encoding="utf-8")
+    for name, command in SEQUENCES.items():
+        assert main([*command.split(), "--output_dir", f"{tmp_path}/{name}-cpu"]) == 0
+        history, cpu_history = (
+            json.loads((tmp_path / folder / "history.json").read_text()) for folder in (name, f"{name}-cpu")
+        )
+        assert len(history) == len(cpu_history) > 1
+        for row, cpu_row in zip(history, cpu_history, strict=True):
+            assert row == pytest.approx(cpu_row, rel=1e-3, abs=1e-5)
+    assert main(["train", "sequence", "--method", "dt", "--resume", f"{tmp_path}/dt", "--device", "cpu"]) == 0
+
+
+def test_a_search_for_a_source_is_learned_on_the_device(tmp_path):
+    command = (
+        "train agdc --agdc.algorithm dqn --agdc.budget 150 --agdc.at_once 2 --agdc.n_particles 50 --particles 50 "
+        "--episodes 2 --planners go_to_mean --pictures 0"
+    )
+    assert run_commands([f"{command} --output_dir {tmp_path}/one --device fakegpu"], tmp_path) == [(0, True)], (
+        tmp_path / "output"
+    ).read_text(encoding="utf-8")
+    assert main([*command.split(), "--output_dir", f"{tmp_path}/cpu"]) == 0
+    assert load_file(tmp_path / "one/policy/policy.safetensors").keys() == (
+        load_file(tmp_path / "cpu/policy/policy.safetensors").keys()
+    )
+    assert (tmp_path / "one/policy/curve.json").read_text() == (tmp_path / "cpu/policy/curve.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        ("train sequence --device cuda:9", "device: got 'cuda:9'"),
+        ("train agdc --device cuda:9", "device: got 'cuda:9'"),
         ("train mat climbing --device cuda:9", "device: got 'cuda:9'"),
         ("train mat climbing --device gpu!", "unknown device 'gpu!'"),
         ("memory build runs/none --to m --device cuda:9 --encoder models/none", "device"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = ["LEARNERS", "make_learner", "preserve_generators", "read_networks", "write_networks"]
+__all__ = ["LEARNERS", "make_learner", "move_to_cpu", "preserve_generators", "read_networks", "write_networks"]
 
 _OFF_POLICY = {
     "buffer_size": 100_000,
@@ -52,7 +52,15 @@ stable-baselines3's DDPG does not explore.
 
 
 def make_learner(
-    algorithm: str, env: VecEnv, *, lr: float, gamma: float, width: int, seed: int, **settings: object
+    algorithm: str,
+    env: VecEnv,
+    *,
+    lr: float,
+    gamma: float,
+    width: int,
+    seed: int,
+    device: str = "cpu",
+    **settings: object,
 ) -> BaseAlgorithm:
     """Builds a learner with two hidden layers.
 
@@ -63,6 +71,7 @@ def make_learner(
         gamma: Discount.
         width: Width of the hidden layers.
         seed: Seed of the learner.
+        device: Where the networks learn.
         settings: Replace those of `LEARNERS`.
     Raises:
         MissingExtra: stable-baselines3 is not installed. ConfigError: an unknown algorithm.
@@ -86,11 +95,19 @@ def make_learner(
         learning_rate=lambda left: lr * left,
         gamma=gamma,
         seed=seed,
-        device="cpu",
+        device=device,
         policy_kwargs={"net_arch": [width, width]},
         **learner_settings,
     )
     return algorithm_model
+
+
+def move_to_cpu(model: BaseAlgorithm) -> None:
+    """Moves a learner's networks to the CPU, where they choose actions from now on."""
+    import torch
+
+    model.device = torch.device("cpu")
+    model.policy.to(model.device)
 
 
 def write_networks(model: BaseAlgorithm, path: Path) -> None:

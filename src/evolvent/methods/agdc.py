@@ -134,6 +134,7 @@ def agdc(
     tasks: Sequence[Task] | None = None,
     *,
     report: Callable[[int, Sequence[FinishedSearch]], None] | None = None,
+    device: str = "cpu",
 ) -> Seeker:
     """Trains a policy to search for a source.
 
@@ -142,16 +143,18 @@ def agdc(
     Args:
         tasks: to sample from (None: the world's training panel).
         report: called while it trains with the number of environment steps and the finished episodes so far.
+        device: where the networks learn, as "cuda:1"; beliefs are computed on the CPU, where the policy is afterwards.
     Raises:
         MissingExtra: stable-baselines3 is not installed.
     """
-    from evolvent.belief.learners import preserve_generators
+    from evolvent.belief.learners import move_to_cpu, preserve_generators
 
     with preserve_generators():
         env = _build_envs(config, config.at_once, tasks)
         learning_start = {} if config.algorithm == "ppo" else {"learning_starts": min(5_000, config.budget // 20)}
-        model = _build_learner(config, env, **learning_start)
+        model = _build_learner(config, env, device=device, **learning_start)
         model.learn(config.budget, callback=None if report is None else _reporting(report, model, env))
+    move_to_cpu(model)
     return Seeker(config, model, tuple(env.finished))
 
 
@@ -182,11 +185,18 @@ def _build_envs(config: AGDCConfig, size: int, tasks: Sequence[Task] | None) -> 
     )
 
 
-def _build_learner(config: AGDCConfig, env: SourceSearchVec, **settings: int) -> BaseAlgorithm:
+def _build_learner(config: AGDCConfig, env: SourceSearchVec, *, device: str = "cpu", **settings: int) -> BaseAlgorithm:
     from evolvent.belief.learners import make_learner
 
     return make_learner(
-        config.algorithm, env, lr=config.lr, gamma=config.gamma, width=config.width, seed=config.seed, **settings
+        config.algorithm,
+        env,
+        lr=config.lr,
+        gamma=config.gamma,
+        width=config.width,
+        seed=config.seed,
+        device=device,
+        **settings,
     )
 
 
@@ -222,6 +232,6 @@ def load_seeker(folder: Path) -> Seeker:
         )  # nothing is learned, so nothing is replayed
         world = build_world(config)
         any_task = Task(world.name, world.version, draw_spec(world.preset, 0))  # any task: none is played
-        model = _build_learner(config, _build_envs(config, 1, [any_task]), **buffer_settings)
+        model = _build_learner(config, _build_envs(config, 1, [any_task]), device="cpu", **buffer_settings)
     read_networks(model, folder / _WEIGHTS_FILE)
     return Seeker(config, model)

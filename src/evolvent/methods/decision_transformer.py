@@ -88,12 +88,17 @@ class ReturnConditionedPolicy:
 
 
 def decision_transformer(
-    config: DecisionTransformerConfig, episodes: Episodes, *, checkpoint: SequenceCheckpoint | None = None
+    config: DecisionTransformerConfig,
+    episodes: Episodes,
+    *,
+    checkpoint: SequenceCheckpoint | None = None,
+    device: str = "cpu",
 ) -> ReturnConditionedPolicy:
     """Trains on episodes; numeric actions are in -1..1.
 
     Args:
         checkpoint: where the training is stored; an existing one is resumed.
+        device: where the networks learn, as "cuda:1"; the policy is on the CPU afterwards.
     Raises:
         ConfigError: an episode is longer than the horizon, actions are outside -1..1, or the checkpoint is of a
             training with other settings.
@@ -124,7 +129,7 @@ def decision_transformer(
     action_loss = action_nll if episodes.actions else action_error
 
     def loss(rng: np.random.Generator) -> Any:
-        windows = source.sample(rng, config.train.batch)
+        windows = source.sample(rng, config.train.batch).to(device)
         predicted = model(
             windows.observation, windows.action, to_go=windows.to_go, time=windows.time, attention_mask=windows.seen
         )
@@ -136,6 +141,7 @@ def decision_transformer(
         config.train,
         seed=config.seed,
         checkpoint=configure_checkpoint(checkpoint, config, episodes.digest),
+        device=device,
     )
     return ReturnConditionedPolicy(model, source.standard, history)
 

@@ -88,15 +88,16 @@ class _EntropyDual:
 
         from evolvent.models.sequences import squashed_logp, squashed_sample
 
-        windows = source.sample(rng, self.batch)
+        device = next(self.model.parameters()).device
+        windows = source.sample(rng, self.batch).to(device)
         outputs = self.model(
             windows.observation, windows.action, to_go=windows.to_go, time=windows.time, attention_mask=windows.seen
         )
         gaussian, action = outputs[windows.decided], windows.action[windows.decided]
-        noise = torch.from_numpy(rng.standard_normal(tuple(action.shape)).astype(np.float32))
+        noise = torch.from_numpy(rng.standard_normal(tuple(action.shape)).astype(np.float32)).to(device)
         entropy = -squashed_sample(gaussian, noise)[1].mean()
         self.entropy.append(float(entropy.detach()))
-        temperature, count = self.log.detach().exp(), windows.count
+        temperature, count = self.log.detach().exp().to(device), windows.count
         return -(squashed_logp(gaussian, action).sum() + temperature * entropy * count), count
 
     def step(self, _: int) -> None:
@@ -137,6 +138,7 @@ def online_dt(
     *,
     explore: Callable[[ArrayActor, int], Episodes] | None = None,
     checkpoint: SequenceCheckpoint | None = None,
+    device: str = "cpu",
 ) -> TrainedOnlineDT:
     """Trains on episodes, then on `config.rounds` episodes that are played.
 
@@ -146,6 +148,7 @@ def online_dt(
         explore: plays one episode with an actor, by its number.
         checkpoint: where the training is stored; an existing one is resumed. `explore` is then asked again for the
             episodes that were played: let it return those, not new ones.
+        device: where the networks learn, as "cuda:1"; the policy is on the CPU afterwards.
     Raises:
         ConfigError: actions are discrete or outside -1..1, rounds lack `explore`, or the checkpoint is of a
             training with other settings.
@@ -169,7 +172,7 @@ def online_dt(
         layers=config.layers,
         dropout=config.dropout,
     )
-    model = build_seeded(lambda: DecisionModel(shape), config.seed)
+    model = build_seeded(lambda: DecisionModel(shape), config.seed).to(device)
     standard, optimizer, dual = (
         ObservationScaler.from_episodes(episodes),
         build_optimizer(model, config.train),
@@ -191,6 +194,7 @@ def online_dt(
         optimizer=optimizer,
         on_update=dual.step,
         checkpoint=configure_checkpoint(checkpoint, config, episodes.digest, dual=dual),
+        device=device,
     )
     history = list(fit(config.train))
     policy, online_returns = ReturnConditionedPolicy(model, standard), []

@@ -89,12 +89,13 @@ class QTransformerPolicy:
 
 
 def q_transformer(
-    config: QTransformerConfig, episodes: Episodes, *, checkpoint: SequenceCheckpoint | None = None
+    config: QTransformerConfig, episodes: Episodes, *, checkpoint: SequenceCheckpoint | None = None, device: str = "cpu"
 ) -> QTransformerPolicy:
     """Trains on episodes; numeric actions are in -1..1.
 
     Args:
         checkpoint: where the training is stored; an existing one is resumed.
+        device: where the networks learn, as "cuda:1"; the policy is on the CPU afterwards.
     Raises:
         SampleInvalid: actions are outside -1..1.
         ConfigError: the checkpoint is of a training with other settings.
@@ -126,18 +127,18 @@ def q_transformer(
     model = build_seeded(lambda: QSequence(shape), config.seed)
     with torch.no_grad():
         model.offset.fill_(floor)
-    target_model = copy.deepcopy(model).eval()
+    target_model = copy.deepcopy(model).eval().to(device)
     policy = QTransformerPolicy(model, source.standard, bool(episodes.actions))
     policy.to_bins(torch.from_numpy(episodes.action))  # all of them, before the first update
 
     def loss(rng: np.random.Generator) -> Any:
         windows = source.sample(rng, config.train.batch)
         bins, mask = policy.to_bins(windows.action), mark_learned_steps(windows)[:, :-1]
-        target = window_q_targets(
-            _window_values(target_model, windows, bins), windows, gamma=config.gamma, monte_carlo=config.monte_carlo
-        )
-        target, bins = target[:, :-1], bins[:, :-1]
-        q = model(windows.observation[:, :-1], bins, attention_mask=windows.seen[:, :-1])
+        placed_windows, placed_bins = windows.to(device), bins.to(device)
+        values = _window_values(target_model, placed_windows, placed_bins).cpu()
+        target = window_q_targets(values, windows, gamma=config.gamma, monte_carlo=config.monte_carlo)
+        target, bins, mask = target[:, :-1].to(device), placed_bins[:, :-1], mask.to(device)
+        q = model(placed_windows.observation[:, :-1], bins, attention_mask=placed_windows.seen[:, :-1])
         action_values = q.gather(-1, bins.clamp(min=0)[..., None])[..., 0]
         value_mask = mask[..., None].expand_as(action_values)
         td_sum = td_loss(action_values[value_mask], target[value_mask]).sum()
@@ -150,7 +151,9 @@ def q_transformer(
             target_weight.lerp_(weight, config.polyak)
 
     checkpoint = configure_checkpoint(checkpoint, config, episodes.digest, lagging=target_model)
-    history = fit_windows(model, loss, config.train, seed=config.seed, on_update=update_target, checkpoint=checkpoint)
+    history = fit_windows(
+        model, loss, config.train, seed=config.seed, on_update=update_target, checkpoint=checkpoint, device=device
+    )
     return QTransformerPolicy(model, source.standard, policy.discrete, history)
 
 

@@ -179,10 +179,14 @@ class Planner:
 
 
 def trajectory_transformer(
-    config: TrajectoryTransformerConfig, episodes: Episodes, *, checkpoint: SequenceCheckpoint | None = None
+    config: TrajectoryTransformerConfig,
+    episodes: Episodes,
+    *,
+    checkpoint: SequenceCheckpoint | None = None,
+    device: str = "cpu",
 ) -> Planner:
     """Trains on episodes, or resumes the training of `checkpoint`.
-
+        device: where the networks learn, as "cuda:1"; the policy is on the CPU afterwards.
     Raises:
         ConfigError: there are more choices than bins, or the checkpoint is of a training with other settings.
         NonFinite: training diverged.
@@ -217,12 +221,14 @@ def trajectory_transformer(
     )
     model = build_seeded(lambda: TrajectoryModel(shape), config.seed)
     column_offset = torch.arange(shape.columns) - shape.observation
-    weight = torch.where((column_offset >= 0) & (column_offset < shape.action), config.action_weight, 1.0).repeat(
-        config.context
-    )[1:]
+    weight = (
+        torch.where((column_offset >= 0) & (column_offset < shape.action), config.action_weight, 1.0)
+        .repeat(config.context)[1:]
+        .to(device)
+    )
 
     def loss(rng: np.random.Generator) -> Any:
-        tokens, is_visible, is_learned = source.sample(rng, config.train.batch)
+        tokens, is_visible, is_learned = (array.to(device) for array in source.sample(rng, config.train.batch))
         logits = model(tokens[:, :-1], attention_mask=is_visible[:, :-1])
         mask = is_learned[:, 1:] & is_visible[:, :-1]  # the first token of a window is foretold by nothing
         logp = target_logprobs(logits[mask], tokens[:, 1:][mask])
@@ -234,6 +240,7 @@ def trajectory_transformer(
         config.train,
         seed=config.seed,
         checkpoint=configure_checkpoint(checkpoint, config, episodes.digest),
+        device=device,
     )
     return Planner(model, source.bins, config.planning, config.gamma, bool(episodes.actions), history)
 

@@ -88,7 +88,7 @@ class SequenceCheckpoint:
             **{f"beside/{name}": stateful.state_dict() for name, stateful in self.beside.items()},
         }
         tensors = {
-            f"{group}:{name}": value.detach().contiguous().clone()
+            f"{group}:{name}": value.detach().cpu().contiguous().clone()
             for group, tensors_by_name in parts.items()
             for name, value in tensors_by_name.items()
         }

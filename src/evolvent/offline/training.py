@@ -44,27 +44,30 @@ def fit_windows(
     optimizer: torch.optim.Optimizer | None = None,
     on_update: Callable[[int], None] | None = None,
     checkpoint: SequenceCheckpoint | None = None,
+    device: str | torch.device = "cpu",
 ) -> tuple[dict[str, float], ...]:
-    """Trains in place; the model is in evaluation mode afterwards.
+    """Trains in place; the model is in evaluation mode and on the CPU afterwards.
 
     Dropout and windows depend on `seed` and the update alone, so that a resumed training comes to the same weights.
 
     Args:
-        loss: samples windows with the generator and returns (sum, count).
+        loss: samples windows with the generator and returns (sum, count), computed on the device.
         on_update: called with each finished update.
         first, optimizer: of a training that continues: number of updates before, and their optimizer.
         checkpoint: where the state is stored; updates that it includes are not repeated.
+        device: where the model learns.
     Returns:
         about twenty rows: the update and the mean loss since the previous row.
     Raises:
         NonFinite: a loss or a gradient is not finite; the weights are those before the update. Also the errors of
             `SequenceCheckpoint.resume`.
     """
+    model.to(device)
     optimizer = build_optimizer(model, settings) if optimizer is None else optimizer
     progress = SequenceProgress(first) if checkpoint is None else checkpoint.resume(model, optimizer, first=first)
     last, every = first + settings.max_steps, max(1, settings.max_steps // _HISTORY_ROWS)
     model.train()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[torch.device(device)] if torch.device(device).type == "cuda" else []):
         for update in range(progress.updates, last):
             torch.manual_seed(sample_seed("dropout", seed, update))
             for group in optimizer.param_groups:
@@ -90,5 +93,5 @@ def fit_windows(
                     checkpoint.told(progress.history[-1])
             if checkpoint is not None and (progress.updates % checkpoint.every == 0 or progress.updates == last):
                 checkpoint.write(model, optimizer)
-    model.eval()
+    model.eval().to("cpu")
     return tuple(row for row in progress.history if first < row["update"] <= last)

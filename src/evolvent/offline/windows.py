@@ -8,7 +8,7 @@ model reads it: `seen` marks the real steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,10 @@ class Windows:
     def count(self) -> Tensor:
         """Returns the number of actions to learn."""
         return self.decided.sum()
+
+    def to(self, device: str | torch.device) -> Windows:
+        """Returns the windows on a device."""
+        return Windows(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
 def returns_to_go(episodes: Episodes, *, gamma: float = 1.0, cut_return: float = 0.0) -> NDArray[np.float64]:

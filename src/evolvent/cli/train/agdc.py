@@ -18,13 +18,14 @@ from rich.console import Console
 
 from evolvent.cli.setup.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.setup.registry import require_train_extra
-from evolvent.cli.setup.settings import AnyCommand, Command, parse_command
+from evolvent.cli.setup.settings import AnyCommand, Command, DeviceConfig, parse_command
 from evolvent.cli.terminal.console import render_table
 from evolvent.cli.terminal.progress import Progress
 from evolvent.config import Config, as_dict
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import safe_join, write_atomic
 from evolvent.methods.agdc import AGDCConfig
+from evolvent.models.placement import find_device
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class SourceSearchConfig(Config):
             raise ConfigError(problems)
 
 
-class TrainAGDCConfig(SourceSearchConfig):
+class TrainAGDCConfig(SourceSearchConfig, DeviceConfig):
     """Settings of `evolvent train agdc`."""
 
     control: bool = Field(default=False, description="learn without cessation too, with the same budget")
@@ -88,7 +89,7 @@ COMMANDS: dict[str, AnyCommand] = {
         "Learn to search for a source and to know when it is found (AGDC); planners play beside.",
         TrainAGDCConfig,
         resumes=True,
-        free_settings=("threads",),
+        free_settings=("threads", "device"),
     ),
 }
 COMMAND: Command[SeekConfig] = Command(
@@ -118,6 +119,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     config: TrainAGDCConfig = args.config
     config.check_planners()
     _set_threads(config.threads)
+    find_device(config.device)
     folder = args.resume or choose_run_folder("agdc", config.output_dir)
     arms = ("agdc", "without") if config.control else (config.agdc.arm,)
     names = {arm: config.agdc.algorithm if arm == "agdc" else f"{config.agdc.algorithm}/without" for arm in arms}
@@ -125,7 +127,10 @@ def run(argv: Sequence[str], console: Console) -> int:
     with record_run(folder, RunRecord("train agdc", config, config.agdc.seed, tuple(names.values()), "agdc")):
         learned = {
             names[arm]: _load_or_learn(
-                config.agdc.model_copy(update={"arm": arm}), folder / _policy_folder_name(arm), console
+                config.agdc.model_copy(update={"arm": arm}),
+                folder / _policy_folder_name(arm),
+                console,
+                device=config.device,
             )
             for arm in arms
         }
@@ -168,7 +173,7 @@ def _policy_folder_name(arm: str) -> str:
     return "policy" if arm == "agdc" else "policy-without"
 
 
-def _load_or_learn(config: AGDCConfig, folder: Path, console: Console) -> Seeker:
+def _load_or_learn(config: AGDCConfig, folder: Path, console: Console, *, device: str) -> Seeker:
     """Loads the policy of a folder, or learns it now and saves it there with its learning curve."""
     from evolvent.methods.agdc import agdc, load_seeker, save_seeker
 
@@ -183,7 +188,7 @@ def _load_or_learn(config: AGDCConfig, folder: Path, console: Console) -> Seeker
             success = {"success": sum(one.ceased and one.right for one in recent) / len(recent)} if recent else {}
             progress.update({"steps": steps, **success})
 
-        seeker = agdc(config, report=report)
+        seeker = agdc(config, report=report, device=device)
         progress.end()
     save_seeker(seeker, folder)
     write_atomic(folder / "curve.json", json.dumps(_learning_curve(seeker)))  # last: it says that the policy is whole

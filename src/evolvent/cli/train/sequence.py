@@ -22,7 +22,7 @@ from rich.console import Console
 from evolvent.cli.setup.method_option import parse_method
 from evolvent.cli.setup.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.setup.registry import require_train_extra
-from evolvent.cli.setup.settings import AnyCommand, Command, parse_command
+from evolvent.cli.setup.settings import AnyCommand, Command, DeviceConfig, parse_command
 from evolvent.cli.terminal.console import render_table
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
@@ -309,7 +309,7 @@ METHODS: Mapping[str, SequenceMethod] = {
 }
 
 
-class TrainSequenceConfig(Config):
+class TrainSequenceConfig(DeviceConfig):
     """Settings of `evolvent train sequence`, beside those of the method."""
 
     method: str = Field(default="dt", description="the method")
@@ -364,7 +364,7 @@ def _make_command(name: str, method: SequenceMethod) -> Command[Any]:
         config,
         main_field="world",
         resumes=True,
-        free_settings=("threads", "keep_every"),
+        free_settings=("threads", "device", "keep_every"),
         presets={"small": {"learn": {**method.small}}, "paper": {"learn": {**method.paper}}},
     )
 
@@ -386,7 +386,10 @@ def run(argv: Sequence[str], console: Console) -> int:
     require_train_extra("evolvent train sequence")
     import torch
 
+    from evolvent.models.placement import find_device
+
     torch.set_num_threads(config.threads)
+    find_device(config.device)
     sequence_task = make_sequence_task(config)
     if METHODS[name].needs_continuous_actions and sequence_task.data.actions:
         message = f"{name} needs continuous actions, but {config.world} has discrete actions"
@@ -475,11 +478,13 @@ def _run_method(
     policy_folder = folder / "policy"
     match config.method:
         case "tt":
-            planner = trajectory_transformer(config.learn, sequence_task.data, checkpoint=checkpoint)
+            planner = trajectory_transformer(
+                config.learn, sequence_task.data, checkpoint=checkpoint, device=config.device
+            )
             save_planner(planner, policy_folder)
             return planner, []
         case "qt":
-            q_policy = q_transformer(config.learn, sequence_task.data, checkpoint=checkpoint)
+            q_policy = q_transformer(config.learn, sequence_task.data, checkpoint=checkpoint, device=config.device)
             save_q_transformer(q_policy, policy_folder)
             return q_policy, []
         case "odt":
@@ -489,10 +494,11 @@ def _run_method(
                 sequence_task.data,
                 checkpoint=checkpoint,
                 explore=partial(_play_round, folder / "played", sequence_task, online_config.seed),
+                device=config.device,
             )
             save_conditioned(online.policy, policy_folder)
             return online.policy, list(online.online_returns)
-    policy = decision_transformer(config.learn, sequence_task.data, checkpoint=checkpoint)
+    policy = decision_transformer(config.learn, sequence_task.data, checkpoint=checkpoint, device=config.device)
     save_conditioned(policy, policy_folder)
     return policy, []
 
