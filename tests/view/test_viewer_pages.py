@@ -21,6 +21,7 @@ from evolvent.view.library import Library
 from evolvent.view.pages_trajectories import draw_curves
 from evolvent.view.shading import find_colorings, shade_tokens
 from tests.view.fabricated import write_run
+from tests.view.trained import write_training
 
 TASK = Task("lookup", "1", {"question": "who"}, "boss of boss", "evo", "test")
 
@@ -289,6 +290,17 @@ def test_memory_and_throughput(server):
     text = server.get(f"/run/{server.key('first')}/load")
     assert "Tokens a second" in text and "Environment steps a second" in text
     assert text.count('<svg class="chart"') == 2
+
+
+def test_every_line_of_memory_is_named_in_its_color(tmp_path):
+    write_training(tmp_path / "sft")
+    with viewed(tmp_path) as server:
+        text = server.get(f"/run/{server.key('sft')}/load")
+    section = text.partition("<h2>Memory over time</h2>")[2]
+    legend, _, chart = section.partition("<figure>")
+    named = dict(re.findall(r'arm-(\w+)".*?</svg>([\w ]+)</span>', legend))
+    assert set(named.values()) == {"peak", "parameters", "gradients", "optimizer state", "before training"}
+    assert set(re.findall(r"arm-(\w+)", chart)) == set(named)
 
 
 def test_leaderboards_are_of_results_files(tmp_path, server):

@@ -69,7 +69,6 @@ from evolvent.web import Access, App, guard_app
 __all__ = ["HEADERS", "Boards", "beliefs_page", "boards_page", "load_page", "read_beliefs", "trees_page", "viewer_app"]
 
 
-_STYLES: tuple[ArmStyle, ...] = ("evolve", "up", "control", "down", "plus", "cross", "other")
 _KIND_STYLES: Mapping[str, ArmStyle] = {"fit": "evolve", "collect": "up", "evaluate": "control", "practise": "down"}
 _SPEED_METRICS = (
     ("tokens_per_s", "Tokens a second"),
@@ -79,13 +78,14 @@ _SPEED_METRICS = (
     ("data_wait", "Waiting for data, share"),
     ("pad_fraction", "Padding, share"),
 )
-_MEMORY_METRICS = (
-    ("peak_bytes", "peak"),
-    ("parameters_bytes", "parameters"),
-    ("gradients_bytes", "gradients"),
-    ("optimizer_bytes", "optimizer state"),
-    ("process_bytes", "before training"),
+_MEMORY_METRICS: tuple[tuple[str, str, ArmStyle], ...] = (  # in the colors of the bar, where it has them
+    ("peak_bytes", "peak", "other"),
+    ("parameters_bytes", "parameters", "evolve"),
+    ("gradients_bytes", "gradients", "up"),
+    ("optimizer_bytes", "optimizer state", "control"),
+    ("process_bytes", "before training", "plus"),
 )
+_MEMORY_FRAME = charts.Frame("Memory", "minutes", "MiB", width=400, height=210)
 _NUM_BINS, _MAX_FILES, _MAX_FILE_BYTES, _MAX_MOMENTS = 120, 200, 32 << 20, 60
 
 
@@ -161,16 +161,20 @@ def load_page(frame: Frame, run: RunEntry, data: ReportData) -> str:
     """Renders memory at the peak and over time, and the throughput over the duration of the run."""
     timed_rows = list(_add_minutes(data.metrics))
     speeds = [figure for name, title in _SPEED_METRICS if (figure := _draw_speed(timed_rows, name, title)) is not None]
-    sizes = _draw_memory(timed_rows)
+    memory_lines = _memory_lines(timed_rows)
+    sizes = [Figure("Memory", line_chart(_MEMORY_FRAME, memory_lines))] if memory_lines else []
     memory = summarize_memory(data.metrics)
-    groups = [(title, figures) for title, figures in (("Throughput", speeds), ("Memory over time", sizes)) if figures]
     kinds = [(kind, _KIND_STYLES.get(kind, "other")) for kind in dict.fromkeys(_kind_of(row) for _, row in timed_rows)]
+    sections = (
+        ("Throughput", kinds, speeds),
+        ("Memory over time", [(line.name, line.arm) for line in memory_lines], sizes),
+    )
+    groups = [(title, legend, figures) for title, legend, figures in sections if figures]
     return render_template(
         "viewer_load.html",
         frame,
         title=f"Memory and throughput of {run.name}",
         groups=groups,
-        kinds=kinds,
         memory=memory.kinds,
         bar=memory.bar,
         peak=memory.peak,
@@ -207,17 +211,15 @@ def _kind_of(row: Metric) -> str:
     return row.kind if row.kind in _KIND_STYLES else "fit" if not row.kind else "other"
 
 
-def _draw_memory(rows: Sequence[tuple[float, Metric]]) -> list[Figure]:
+def _memory_lines(rows: Sequence[tuple[float, Metric]]) -> list[Line]:
+    """Returns what was logged of memory over the duration of the run, in MiB."""
     lines = []
-    for (name, label), style in zip(_MEMORY_METRICS, _STYLES, strict=False):
+    for name, label, style in _MEMORY_METRICS:
         points = [(minutes, row.values[name] / 2**20) for minutes, row in rows if name in row.values]
         if points:
             means, _ = bin_points(points, _NUM_BINS)
             lines.append(Line(label, style, means, markers=len(means) == 1))
-    if not lines:
-        return []
-    frame = charts.Frame("Memory", "minutes", "MiB", width=400, height=210)
-    return [Figure(f"MiB: {', '.join(line.name for line in lines)}", line_chart(frame, lines))]
+    return lines
 
 
 # ---------------------------------------------------------------------- leaderboards
