@@ -250,8 +250,8 @@ class Crafting:
 
     def key(self, task: Task) -> str:
         """Returns the canonical form of a task, equal for tasks that differ only in names."""
-        scene = self._scene(task)
-        return canonical_key(scene.book.recipes, scene.goal) if self.book is None else scene.goal
+        recipes, goal = self._parse_spec(task)
+        return canonical_key(dict.fromkeys(recipes), goal) if self.book is None else goal
 
     def rename(self, task: Task, rng: Random) -> Task:
         """Returns the same fresh task under other names: another id, but the same key, kind, tier and split.
@@ -289,6 +289,19 @@ class Crafting:
         return scene
 
     def _build_scene(self, task: Task) -> _Scene:
+        recipes, goal = self._parse_spec(task)
+        book = self.book or Book(recipes)
+        title = "Crafting commands:\n" if self.book else ""
+        first_observation = f"{title}{chr(10).join(map(str, recipes))}\n\nGoal: craft {goal}."
+        return _Scene(book, goal, first_observation, _legal_actions(book, recipes, goal), self.most)
+
+    def _parse_spec(self, task: Task) -> tuple[Sequence[Recipe], str]:
+        """Parses the shown recipes and the goal of a task.
+
+        Raises:
+            ConfigError: the task belongs to another world, or its spec has no recipes or no goal.
+            VersionMismatch: the task belongs to another recipe book.
+        """
         lines, goal = task.spec.get("recipes"), task.spec.get("goal")
         parsed_recipes = [read_recipe(line) for line in lines] if isinstance(lines, list) else []
         recipes = [recipe for recipe in parsed_recipes if recipe is not None]
@@ -300,10 +313,7 @@ class Crafting:
                 value=task.spec.get("book"),
                 expected=self.book and self.book.digest,
             )
-        book = self.book or Book(recipes)
-        title = "Crafting commands:\n" if self.book else ""
-        first_observation = f"{title}{chr(10).join(map(str, recipes))}\n\nGoal: craft {goal}."
-        return _Scene(book, goal, first_observation, _legal_actions(book, recipes, goal), self.most)
+        return recipes, goal
 
 
 _Draw = Callable[[str], Iterator[Candidate]]

@@ -293,6 +293,19 @@ def _draw_value(draw: Draw, office: Office, name: str, field: str) -> Cell:
     )
 
 
+def _list_name_pools(application: Application) -> list[tuple[str | None, bool]]:
+    """Returns for each field the pool that its values name, or None where they are not names, and whether an empty
+    cell of it is numbered like a name, as keys and links are.
+    """
+    key_field = application.fields[0]
+    name_pools: list[tuple[str | None, bool]] = []
+    for field in application.fields:
+        pool = field.link or (application.name if field is key_field else "")
+        is_plain = not pool and (field.kind == "number" or not field.named)
+        name_pools.append((None if is_plain else pool or field.name, bool(pool)))
+    return name_pools
+
+
 def canonical_key(kind: Kind, office: Office, jobs: Sequence[Job]) -> str:
     """Computes a digest that is equal for tasks that differ only in names: of people, cities, things, teams and
     records.
@@ -301,13 +314,15 @@ def canonical_key(kind: Kind, office: Office, jobs: Sequence[Job]) -> str:
     """
     name_numbers: dict[tuple[str, Cell], int] = {}
 
-    def encode(name: str, field: str, value: Cell) -> Json:
-        application = office.applications[name]
-        field_spec = application.field(field)
-        pool = field_spec.link or (name if field_spec is application.fields[0] else "")
-        if not pool and (field_spec.kind == "number" or not field_spec.named or value is None):
+    name_pools = {name: _list_name_pools(application) for name, application in office.applications.items()}
+
+    def encode_cell(pool: str | None, encodes_none: bool, value: Cell) -> Json:
+        if pool is None or (value is None and not encodes_none):
             return value
-        return ["name", name_numbers.setdefault((pool or field, value), len(name_numbers))]
+        return ["name", name_numbers.setdefault((pool, value), len(name_numbers))]
+
+    def encode(name: str, field: str, value: Cell) -> Json:
+        return encode_cell(*name_pools[name][office.applications[name].field_index[field]], value)
 
     job_codes: list[Json] = []
     for name, pick, change in jobs:
@@ -336,13 +351,7 @@ def canonical_key(kind: Kind, office: Office, jobs: Sequence[Job]) -> str:
             [source, field, encode(source, office.applications[source].fields[0].name, record)] if source else None
         )
     tables: list[Json] = [
-        [
-            [
-                encode(name, field.name, value)
-                for field, value in zip(office.applications[name].fields, row, strict=True)
-            ]
-            for row in table
-        ]
+        [[encode_cell(*pool, value) for pool, value in zip(name_pools[name], row, strict=True)] for row in table]
         for name, table in zip(office.names, office.tables, strict=True)
     ]
     bounds: Json = [[*bound_key, *office.bounds[bound_key]] for bound_key in sorted(office.bounds)]

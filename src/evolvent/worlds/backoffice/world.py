@@ -380,8 +380,10 @@ class Backoffice:
 
     def key(self, task: Task) -> str:
         """Returns a key that is equal for tasks that differ only in names; panels are dealt by it."""
-        scene = self.scene(task)
-        return canonical_key(tuple(task.spec["kind"]), scene.office, scene.jobs)
+        kind, seed = self._parse_spec(task)
+        scene = self._scenes.get(task.id)  # without one, the key needs no records of the outcome
+        office, jobs = draw_task(kind, seed) if scene is None else (scene.office, scene.jobs)
+        return canonical_key(kind, office, jobs)
 
     def make(self, task: Task) -> BackofficeEnv:
         """Creates an Env for a task of this world.

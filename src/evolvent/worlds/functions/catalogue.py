@@ -451,6 +451,7 @@ def catalogue() -> Mapping[str, Entry]:
     return MappingProxyType({entry.tool.name: entry for entry in all_entries})
 
 
+@cache
 def select_entries(split: str, *, is_unseen: bool) -> tuple[Entry, ...]:
     """Selects the tools of a split: those of the domains in training, or those of unseen domains."""
     return tuple(entry for entry in catalogue().values() if (entry.split, entry.is_unseen) == (split, is_unseen))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from numpy.random import Generator
 
@@ -105,10 +106,16 @@ def _draw_num_tools(shape: str, rng: Generator) -> int:
 def _draw_distractors(pool: Sequence[Entry], needed: Sequence[Entry], rng: Generator, *, count: int) -> list[Entry]:
     """Draws tools that are not needed, about half of them from the domain of a needed tool where it has more."""
     domains = {entry.domain for entry in needed}
-    order = [entry for entry in (pool[int(index)] for index in rng.permutation(len(pool))) if entry not in needed]
-    same_domain = [entry for entry in order if entry.domain in domains]
-    distractors = same_domain[: int(rng.integers(1, count + 1))] if count else []
-    return [*distractors, *(entry for entry in order if entry not in distractors)][:count]
+    needed_names = {entry.tool.name for entry in needed}
+    permuted = (pool[index] for index in rng.permutation(len(pool)).tolist())
+    order = [entry for entry in permuted if entry.tool.name not in needed_names]
+    if not count:
+        return []
+    same_domain = (entry for entry in order if entry.domain in domains)
+    distractors = list(islice(same_domain, int(rng.integers(1, count + 1))))
+    names = {entry.tool.name for entry in distractors}
+    others = (entry for entry in order if entry.tool.name not in names)
+    return [*distractors, *islice(others, count - len(distractors))]
 
 
 # ---------------------------------------------------------------------- turns

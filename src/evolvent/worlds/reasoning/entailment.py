@@ -211,7 +211,7 @@ class Entailment(Generated):
         rng = Random(sample_seed(self.name, seed, *chain))
         truth = _TRUTHS[seed % 3]
         claim = rng.choice(hypotheses[rng.choice(list(hypotheses))][truth])
-        premises = [_build_statement(link, position) for position, link in enumerate(chain)]
+        premises = tuple(_build_statement(link, position) for position, link in enumerate(chain))
         statements = [*premises, *_draw_fillers(forms, len(chain) + 1)]
         rng.shuffle(statements)
         text = f"premise : {' . '.join(map(str, statements))} . hypothesis : {claim} . does it follow ?"
@@ -227,7 +227,8 @@ def _draw_fillers(forms: Sequence[str], first: int) -> list[Statement]:
     ]
 
 
-def _explain(premises: Sequence[Statement], claim: Statement, truth: bool | None) -> tuple[str, ...]:
+@lru_cache(maxsize=1 << 13)
+def _explain(premises: tuple[Statement, ...], claim: Statement, truth: bool | None) -> tuple[str, ...]:
     """Returns the statements between the two categories, and their conclusion."""
     start, stop = sorted(int(kind.strip("{}").removeprefix("things")) for kind in claim[1:])
     used = premises[start:stop]

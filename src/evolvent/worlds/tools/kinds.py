@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from typing import TypeVar
 
 from evolvent.trajectory import Json, canonical_json, sample_seed
@@ -82,38 +82,39 @@ class Draw:
     """Pseudorandom numbers from names (SHAKE-256): the same in every version of Python, without limit."""
 
     def __init__(self, *names: object) -> None:
-        self._key = canonical_json([str(name) for name in names]).encode()
-        self._block = 0
-        self._numbers: Iterator[int] = iter(())
+        key = canonical_json([str(name) for name in names]).encode()
+        self._next_number = chain.from_iterable(_draw_block(key, block) for block in count()).__next__
 
-    def below(self, count: int) -> int:
-        """Returns a number from 0 to count - 1 (count at most some hundreds: the bias of a 16-bit remainder is that
+    # A panel takes millions of numbers: each method reads the stream itself.
+
+    def below(self, limit: int) -> int:
+        """Returns a number from 0 to limit - 1 (limit at most some hundreds: the bias of a 16-bit remainder is that
         small).
         """
-        for number in self._numbers:
-            return number % count
-        raw = hashlib.shake_256(self._key + b"%d" % self._block).digest(512)
-        self._block += 1
-        self._numbers = iter(
-            memoryview(raw).cast("H") if _IS_LITTLE_ENDIAN else [a | b << 8 for a, b in _byte_pairs(raw)]
-        )
-        return self.below(count)
+        return self._next_number() % limit
 
     def between(self, low: int, high: int) -> int:
         """Returns a number from low to high, both included."""
-        return low + self.below(high - low + 1)
+        return low + self._next_number() % (high - low + 1)
 
     def choice(self, values: Sequence[T]) -> T:
         """Returns one of the values."""
-        return values[self.below(len(values))]
+        return values[self._next_number() % len(values)]
 
-    def sample(self, count: int, values: Sequence[T]) -> list[T]:
-        """Returns `count` different values, in random order."""
-        pool = list(values)
-        for index in range(count):
-            swap_index = index + self.below(len(pool) - index)
+    def sample(self, size: int, values: Sequence[T]) -> list[T]:
+        """Returns `size` different values, in random order."""
+        pool, next_number = list(values), self._next_number
+        num_values = len(pool)
+        for index in range(size):
+            swap_index = index + next_number() % (num_values - index)
             pool[index], pool[swap_index] = pool[swap_index], pool[index]
-        return pool[:count]
+        return pool[:size]
+
+
+def _draw_block(key: bytes, block: int) -> Sequence[int]:
+    """Returns 256 numbers of 16 bits, the low byte first."""
+    raw = hashlib.shake_256(key + b"%d" % block).digest(512)
+    return memoryview(raw).cast("H") if _IS_LITTLE_ENDIAN else [low | high << 8 for low, high in _byte_pairs(raw)]
 
 
 def _byte_pairs(raw: bytes) -> Iterator[tuple[int, int]]:

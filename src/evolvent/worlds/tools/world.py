@@ -296,7 +296,8 @@ class ToolWorld(ABC):
 
     def key(self, task: Task) -> str:
         """Returns the canonical form of a task, equal for tasks that differ only in names."""
-        return self._get_scene(task).quest.key
+        scene = self._scenes.get(task.id)  # without one, the key needs no solution and no plausible calls
+        return self.draw_quest(*self._parse_spec(task)).key if scene is None else scene.quest.key
 
     def vocabulary(self) -> Sequence[str] | None:
         """Returns every word and mark of instructions, observations and expert actions, sorted; None in the style
