@@ -32,7 +32,7 @@ CONFIGURED = {
     "bench agent-eval": "agenteval",
     "bench bfcl": "bfclbench",
     "bench calls": "bfclbench",
-    "bench code": "codebench",
+    "bench code": "bfclbench",
     "search": "search",
     "serve": "serve",
     "watch": "watch",
@@ -72,6 +72,7 @@ def _config(verb: str) -> type[BaseModel]:
     else:
         command = module.COMMANDS[verb.split()[-1]] if verb.startswith("train ") else module.COMMAND
         command = module.CALLS_COMMAND if verb == "bench calls" else command
+        command = module.CODE_COMMAND if verb == "bench code" else command
     found: type[BaseModel] = command.config
     return found
 

@@ -23,10 +23,11 @@ from evolvent.bench.suite import (
     read_sheet,
     summarize_panel,
 )
+from evolvent.cli.bfclbench import open_bench_run
 from evolvent.cli.setup.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
 from evolvent.cli.setup.model_defaults import read_model_facts
 from evolvent.cli.setup.prompting import fill_history
-from evolvent.cli.setup.record import RunRecord, choose_run_folder, collect_versions, record_run
+from evolvent.cli.setup.record import collect_versions
 from evolvent.cli.setup.settings import Command, parse_command
 from evolvent.cli.terminal.console import format_rate, render_table
 from evolvent.cli.terminal.progress import Progress
@@ -80,21 +81,19 @@ def run(argv: Sequence[str], console: Console) -> int:
     with prepare_agent(config, worlds_by_name, verb=COMMAND.verb) as agent_setup:
         if agent_setup.policy is not None:
             config = fill_history(config, agent_setup.policy, console)
-        folder = args.resume or choose_run_folder("agent-eval", config.output_dir)
-        file = folder / "agent-eval.json"
-        with Store.open(folder / "trajectories", writing=True) as store:
-            with record_run(folder, RunRecord(COMMAND.verb, config, config.seed)), Progress(console) as progress:
-                sheet = Sheet(
-                    _named_player(agent_setup, config),
-                    config.seed,
-                    _format_time(),
-                    collect_versions(),
-                    _read_finished_rows(file, panels),
-                )
-                for panel in panels[len(sheet.panels) :]:
-                    row = _measure_panel(panel, agent_setup, store, progress=progress, config=config)
-                    sheet = replace(sheet, panels=(*sheet.panels, row))
-                    sheet.write(file)
+        with open_bench_run(COMMAND, replace(args, config=config), agent_setup, console) as bench_run:
+            store, file = bench_run.store, bench_run.folder / "agent-eval.json"
+            sheet = Sheet(
+                _named_player(agent_setup, config),
+                config.seed,
+                _format_time(),
+                collect_versions(),
+                _read_finished_rows(file, panels),
+            )
+            for panel in panels[len(sheet.panels) :]:
+                row = _measure_panel(panel, agent_setup, store, progress=bench_run.progress, config=config)
+                sheet = replace(sheet, panels=(*sheet.panels, row))
+                sheet.write(file)
             error_counts = _count_errors(store)
     if config.sheet is not None:
         sheet.write(config.sheet)

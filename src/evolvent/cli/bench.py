@@ -58,9 +58,9 @@ def _run_agent_eval(argv: Sequence[str], console: Console) -> int:
 
 
 def _run_code(argv: Sequence[str], console: Console) -> int:
-    from evolvent.cli.codebench import run as code
+    from evolvent.cli.bfclbench import run_code
 
-    return code(argv, console)
+    return run_code(argv, console)
 
 
 def _run_bfcl(argv: Sequence[str], console: Console) -> int:
