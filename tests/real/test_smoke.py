@@ -14,9 +14,15 @@ from evolvent.models.adapters import AdapterConfig, adapt
 ADAPTER = AdapterConfig(kind="lora", rank=4, alpha=8, targets=("q_proj", "v_proj"))
 
 
+@pytest.fixture(scope="module")
+def base(smollm2):
+    """The pretrained model, read once: an adapter leaves its weights as they are."""
+    return ev.load_policy("smollm2", context=512)
+
+
 @pytest.fixture
-def policy(smollm2):
-    return adapt(ev.load_policy("smollm2", context=512), ADAPTER, seed=0)
+def policy(base):
+    return adapt(base, ADAPTER, seed=0)
 
 
 def _adapter_weights(policy: ev.Policy) -> dict[str, torch.Tensor]:
@@ -58,7 +64,7 @@ def test_a_round_of_grpo_changes_the_adapter(policy, tmp_path):
         iterations=1,
         tasks_per_iteration=2,
         group_size=3,
-        max_tokens=12,
+        max_tokens=6,
         panel_limit=2,
         quiet=True,
     )
