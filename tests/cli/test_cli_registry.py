@@ -146,6 +146,8 @@ def test_a_policy_by_size_and_from_a_run(tmp_path):
         "backoffice",
         "shop",
         "shop:1",
+        "site",
+        "site:1",
         "webreplay",
         "functions",
         "functions:json",

@@ -12,7 +12,17 @@ from evolvent.cli.setup.registry import ALL_WORLDS, load_world
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.worlds.gym.export import AnyText
 
-OTHER_WORLDS = ("kitchen", "functions", "backoffice", "arithmetic", "plume", "microwave", "shop", "gymnasium:Taxi-v4")
+OTHER_WORLDS = (
+    "kitchen",
+    "functions",
+    "backoffice",
+    "arithmetic",
+    "plume",
+    "microwave",
+    "shop",
+    "site",
+    "gymnasium:Taxi-v4",
+)
 
 
 @pytest.fixture(scope="module")

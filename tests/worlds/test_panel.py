@@ -35,6 +35,7 @@ from evolvent.worlds.reasoning.reading import Reading
 from evolvent.worlds.reasoning.rules import Rules
 from evolvent.worlds.searchqa.world import SearchQA
 from evolvent.worlds.shop.world import Shop
+from evolvent.worlds.site.world import Site
 from evolvent.worlds.sql.world import SqlWorld
 from evolvent.worlds.tools.academia import Academia
 from evolvent.worlds.tools.movie import Movie
@@ -78,6 +79,7 @@ WORLDS = {
     "functions": lambda: Functions(),
     "backoffice": lambda: Backoffice(),
     "shop": lambda: Shop(),
+    "site": lambda: Site(),
 }
 WORLDS_OF_ANOTHER_PROCESS = ("lookup", "maze", "kitchen", "todo", "wordle", "preference")
 PROGRAM = """

@@ -26,6 +26,7 @@ from evolvent.worlds.microwave import Microwave
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.searchqa.world import SearchQA
 from evolvent.worlds.shop.world import Shop
+from evolvent.worlds.site.world import Site
 from evolvent.worlds.sql.world import SqlWorld
 from evolvent.worlds.tools.academia import Academia
 from evolvent.worlds.tools.movie import Movie
@@ -61,6 +62,7 @@ WORLDS = {
     "searchqa": SearchQA(sizes=SMALL),
     "searchqa until right": SearchQA(text="searchqa", until_right=True, sizes=SMALL),
     "shop": Shop(sizes=SMALL),
+    "site": Site(sizes=SMALL),
     "sql": SqlWorld(sizes=SMALL),
     "sql rounds": SqlWorld(rounds=3, sizes=SMALL),
     "weather": Weather(sizes=SMALL),

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from evolvent.worlds.reasoning.rules import Rules as Rules
     from evolvent.worlds.searchqa.world import SearchQA as SearchQA
     from evolvent.worlds.shop.world import Shop as Shop
+    from evolvent.worlds.site.world import Site as Site
     from evolvent.worlds.sql.world import SqlWorld as SqlWorld
     from evolvent.worlds.teams.as_parallel import as_parallel as as_parallel
     from evolvent.worlds.tools.academia import Academia as Academia
@@ -106,6 +107,7 @@ __getattr__, __dir__, __all__ = lazy_namespace(
         "reasoning.rules": ("Rules",),
         "searchqa.world": ("SearchQA",),
         "shop.world": ("Shop",),
+        "site.world": ("Site",),
         "sql.world": ("SqlWorld",),
         "teams.as_parallel": ("as_parallel",),
         "tools.academia": ("Academia",),

@@ -196,6 +196,14 @@ def _make_shop(option: str) -> World:
     return Shop(seed=int(option or 0))
 
 
+def _make_site(option: str) -> World:
+    from evolvent.worlds.site.world import Site
+
+    if option and not option.isdecimal():
+        raise ConfigError([Problem("site", f"got {option!r}, expected the seed of the rows", "for example site:1")])
+    return Site(seed=int(option or 0))
+
+
 def _make_sql(option: str) -> World:
     from evolvent.worlds.sql.world import SqlWorld
 
@@ -470,6 +478,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "sciworld": (_extra_world("sciworld", "SciWorld"), "tasks", "ScienceWorld, which needs Java; sciworld:all"),
     "sheet": (_tool_world("sheet"), "form", "tools that edit a table"),
     "shop": (_make_shop, "seed", "buy what is asked for in a shop like WebShop's; shop:SEED has other products"),
+    "site": (_make_site, "seed", "tasks in a shop, a forum and a tracker like WebArena's; site:SEED has other rows"),
     "sql": (_make_sql, "folder", "one query answers a question, a fresh database a task; sql:FOLDER in BIRD's layout"),
     "textarena": (_extra_world("textarena", "TextArena"), "game", "one-player games of textarena"),
     "textworld": (_extra_world("textworld", "TextGames", plain=False), "folder", "TextWorld's games in a FOLDER"),

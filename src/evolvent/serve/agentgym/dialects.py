@@ -276,6 +276,7 @@ _DIALECT_BY_WORLD: Mapping[str, str] = {
     "webshop": "webshop",
     "shop": "webshop",
     "webarena": "webarena",
+    "site": "webarena",
 }
 
 

@@ -80,6 +80,14 @@ def _get_page(play: Play) -> Json:
     return {**parts, "instruction_text": _get_instruction(play)}
 
 
+def _get_nodes(play: Play) -> Json:
+    """Returns the texts of the nodes in view by their ids, as WebArena's metadata have them; {} without nodes."""
+    nodes: dict[str, Json] = {
+        match[1]: {"text": f"[{match[1]}] {match[2]}"} for match in re.finditer(r"(?m)^\t*\[(\d+)\] (.+)$", play.text)
+    }
+    return {"obs_nodes_info": nodes} if nodes else {}
+
+
 def _info_lookup(key: str) -> Lookup:
     """Returns a lookup of one field of the world's info, in an object of one key; empty text if the field is
     missing.
@@ -121,7 +129,7 @@ def _dialect_lookups(dialect: EnvDialect) -> Mapping[str, Lookup]:
         "maze": {"available_actions": actions},
         "wordle": {"filtered_vocab": lambda play: [word.replace(" ", "") for word in list_admissible(play.info)]},
         "webshop": {"available_actions": _get_clickables, "instruction_text": _get_instruction, "state": _get_page},
-        "webarena": {"observation_metadata": lambda play: to_json(play.info.get("observation_metadata", {}))},
+        "webarena": {"observation_metadata": _get_nodes},
     }
     return tables.get(dialect.name, {})
 

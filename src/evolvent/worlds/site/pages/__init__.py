@@ -1,0 +1,1 @@
+"""The pages of the three sites, and the commands of their forms."""
