@@ -17,7 +17,7 @@ from evolvent.trajectory import Task
 from evolvent.worlds.audit import PanelAudit, TierAudit, audit
 from evolvent.worlds.base import World
 
-AIMS = {"crafting": 100_000, "gridworld": 5_000}  # steps per CPU-second; of every other world:
+AIMS = {"crafting": 100_000, "gridworld": 5_000, "site": 3_000}  # steps per CPU-second; of every other world:
 AIM = 10_000
 LIMITS = {"expert_success": 0.95, "random_success": 0.20, "blind_replay": 0.05}
 SEED = 0
@@ -116,7 +116,7 @@ def report(found: dict[str, dict[str, Any]], *, quick: bool) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     few = "fewer steps and 50 tasks a tier"
     parser = command_line("worlds", __doc__, quick=few, save=RESULTS / "worlds.json")
-    parser.add_argument("--worlds", nargs="+", help="only these; by default every embedded one")
+    parser.add_argument("--worlds", nargs="+", help="only these; by default those of `all`")
     options = parser.parse_args(arguments)
     chosen = options.worlds or ALL_WORLDS
     found = {

@@ -179,7 +179,7 @@ def test_every_page_that_a_link_names_exists():
         "http://market.com/product/x",
         "http://forum.com/f/books/0",
         "http://tracker.com/a/b",
-        "http://x.com/[",
+        "http://x.com",
     ):
         assert render_page(view, url).title == "Page not found"
 
@@ -366,6 +366,23 @@ def test_a_purchase_from_the_search_to_the_order():
     assert "Thank you for your purchase!" in observation and env.page.read("status") == ["Pending"]
     assert env.page.read("items") == [product.title, "Quantity: 1"]
     assert id_of(env, "link", "My Cart 0 items")
+
+
+@pytest.mark.parametrize("url", ["http://[x", "http://a]b/", "x y", "http://\u2100.com", "]["])
+def test_a_text_that_is_not_an_address_leads_nowhere(url):
+    """Also for an evaluator of addresses, which takes the last one apart."""
+    task = next(task for task in WORLD.tasks("train", "seen") if WORLD.evaluation(task).reference_url)
+    env = start(task)
+    env.step(f"goto [{url}]")
+    assert env.page.title == "Page not found" and env.tab.url == normalize_url(env.tab.url)
+    assert env.step("stop []")[1:3] == (0.0, True)
+
+
+def test_long_texts_are_cut_where_they_are_shown():
+    env = start()
+    for action in ("stop [{}]", "press [{}]", "goto [http://forum.com/{}]", "{}"):
+        env.reset()
+        assert len(env.step(action.format("x" * 100_000))[0]) < 10_000
 
 
 @settings(max_examples=40, deadline=None)

@@ -281,7 +281,7 @@ class SiteEnv(StateEnv[State]):
     def _stop(self, state: State, answer: str) -> tuple[State, Reply]:
         view = load_view(self._scene.database, state.changes)
         is_solved = is_accepted(self._scene.evaluation, answer=answer, url=state.tab.url, view=view)
-        last_state = state._replace(previous=f"stop [{answer}]")
+        last_state = state._replace(previous=f"stop [{answer[:_MAX_TEXT]}]")
         observation, _ = self._show(last_state, last_state.previous)
         return last_state, (observation, float(is_solved), True, False, {"admissible": ()})
 
@@ -291,7 +291,7 @@ class SiteEnv(StateEnv[State]):
         if name in ("click", "hover", "type"):
             return self._act_on_node(state, action)
         handler: Callable[[State, str], State] = getattr(self, f"_{name}")
-        argument = arguments[0] if arguments else ""
+        argument = arguments[0][:_MAX_TEXT] if arguments else ""
         shown = f"page_focus [{argument}]" if name == "tab_focus" else f"{name} [{argument}]" if arguments else name
         return handler(state, argument)._replace(previous=shown)
 
@@ -309,13 +309,13 @@ class SiteEnv(StateEnv[State]):
         if action.name == "hover":
             return state._replace(previous=f"hover [{node_id}] {where}")
         if action.name == "type":
-            text, has_enter = action.arguments[1], action.arguments[2] == "1"
+            text, has_enter = action.arguments[1][:_MAX_TEXT], action.arguments[2] == "1"
             if not node.field or node.role == "radio":
                 raise _Impossible(
                     f'Attempt to perform "type" on element "[{node_id}]", which takes no text. Please check the '
                     "observation more carefully."
                 )
-            next_state = self._type(state, node, position, text=text[:_MAX_TEXT])
+            next_state = self._type(state, node, position, text=text)
             next_state = self._press_enter(next_state, page) if has_enter else next_state
             return next_state._replace(previous=f"type [{node_id}] [{text}{' ' if has_enter else ''}] {where}")
         return self._click(state, node, position)._replace(previous=f"click [{node_id}] {where}")
@@ -371,7 +371,7 @@ class SiteEnv(StateEnv[State]):
         return state.with_tab(tab._replace(scroll=scroll))
 
     def _goto(self, state: State, url: str) -> State:
-        return self._visit(state, normalize_url(url[:_MAX_TEXT]))
+        return self._visit(state, normalize_url(url))
 
     def _go_back(self, state: State, _: str) -> State:
         tab = state.tab

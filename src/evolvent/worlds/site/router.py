@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from evolvent.worlds.site.nodes import Builder, Command, Outcome, Page, build_url
 from evolvent.worlds.site.pages import forum, shop, tracker
@@ -23,6 +23,8 @@ _MAX_CACHED_PAGES = 1024
 def normalize_url(url: str) -> str:
     """Returns an address in the one form that pages have: `http://`, a host in lower case, no slash at the end.
 
+    A text that is not an address is quoted, so that every address of a tab can be taken apart.
+
     >>> normalize_url("https://Forum.com/f/books/")
     'http://forum.com/f/books'
     """
@@ -31,7 +33,12 @@ def normalize_url(url: str) -> str:
         return text
     scheme, separator, after_scheme = text.partition("://")
     host, slash, path = (after_scheme if separator else scheme).partition("/")
-    return f"http://{host.lower()}{slash}{path}".rstrip("/")
+    address = f"http://{host.lower()}{slash}{path}".rstrip("/")
+    try:
+        urlsplit(address)
+    except ValueError:  # brackets in the host, or characters that a host may not have
+        return f"http://{quote(text, safe='').lower()}"
+    return address
 
 
 @lru_cache(maxsize=_MAX_CACHED_PAGES)
@@ -39,10 +46,7 @@ def render_page(view: View, url: str) -> Page:
     """Renders the page at an address; an address without a page has one that says so."""
     if url == BLANK:
         return Builder(url, "").build()
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return _render_missing(url)
+    parts = urlsplit(url)
     path = [unquote(part) for part in parts.path.split("/") if part]
     if parts.netloc == HOMEPAGE:
         return _render_homepage(path, url)
