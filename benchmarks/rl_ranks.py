@@ -8,7 +8,10 @@
 `two_ranks_efficiency`: tokens learned per CPU-second of two ranks, the CPU of both counted, over those of one process.
 The model is `--policy` with LoRA. Both learn the same tokens, and starting is left out: the CPU-seconds are those of
 the iterations beyond the first one.
-`lag1_speedup` is null: players apart from learners do not exist yet.
+`lag1_speedup`: wall time of a practice whose learner waits for its player (lag 0) over that of one whose player is one
+version ahead (lag 1), where playing and learning take equally long; the median of interleaved pairs. Both have one
+player, a process of its own. The environment sleeps, so that the overlap shows on a busy machine too: `play_s` and
+`learn_s` are the seconds of an iteration at lag 0, `load` the processes that wanted a core meanwhile.
 """
 
 from __future__ import annotations
@@ -16,22 +19,42 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import evolvent as ev
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
+from evolvent.models.policy import Policy
+from evolvent.rl.critic import critic_objective
+from evolvent.rl.objective import policy_gradient
+from evolvent.rl.presets import POAD
+from evolvent.rl.trainer import RLConfig, RLSpec
+from evolvent.scale.initial import make_policy
+from evolvent.scale.ray_backend import RayBackend
+from evolvent.scale.ray_cluster import parse_cluster
+from evolvent.scale.ray_players import PlayerPool, WorldFactory, open_players
 from evolvent.store.log import read_rows
 from evolvent.store.store import Store
+from evolvent.worlds.base import Play, TextWorld
 
 SEED = 0
 RESULT = RESULTS / "rl_ranks.json"
-GOALS = {"max_difference": 2e-6, "resumes": True, "two_ranks_efficiency": 0.85, "lost": 0, "doubled": 0}
+GOALS = {
+    "max_difference": 2e-6,
+    "resumes": True,
+    "two_ranks_efficiency": 0.85,
+    "lost": 0,
+    "doubled": 0,
+    "lag1_speedup": 1.5,
+}
 COMPARED = ("loss", "return", "sampled_entropy", "kl", "advantage_deviation")
 START_S = 300  # longest wait for the first iteration of the run that is killed
 
@@ -121,6 +144,99 @@ def _measure_cpu(ranks: int, folder: Path, *, policy: str, iterations: int) -> f
     return all_of_them - first
 
 
+class Sleeping(TextWorld):
+    """Say the word that is shown, twice; each answer comes after the seconds that the task names."""
+
+    name = "sleeping"
+    horizon = 2
+    reward_range = (0.0, 2.0)
+    run_in_thread = False
+
+    def specs(self) -> Iterable[Mapping[str, Any]]:
+        return [{"first": first, "then": then} for first in _WORDS for then in _WORDS]
+
+    def play(self, spec: Mapping[str, Any]) -> Play:
+        said = yield f"say {spec['first']}"
+        time.sleep(spec.get("pause_s", 0.0))
+        said = yield f"say {spec['then']}", float(said.strip() == spec["first"])
+        time.sleep(spec.get("pause_s", 0.0))
+        return float(said.strip() == spec["then"])
+
+    def vocabulary(self) -> Sequence[str]:
+        return ("say", *_WORDS)
+
+
+_WORDS = ("red", "green", "blue", "grey")
+_EPISODES = 32  # of an iteration
+
+
+def make_worlds() -> dict[str, ev.World]:
+    """Makes the world of the player."""
+    return {"sleeping": Sleeping()}
+
+
+def _practise(folder: Path, policy: Policy, players: PlayerPool, *, lag: int, pause_s: float) -> tuple[float, ...]:
+    """Practises for six iterations; returns its wall time and the median seconds of playing and of learning."""
+    config = RLConfig(
+        iterations=6,
+        tasks_per_iteration=_EPISODES // 4,
+        ppo_epochs=12,
+        save_every=100,
+        prefetch_rollouts=lag > 0,
+        max_policy_lag=max(1, lag),
+    )
+    objective = policy_gradient(replace(POAD.loss, target_kl=None), name="poad")  # a limit would end passes early
+    spec = RLSpec("poad", config, objective, critic_objective())
+    backend = RayBackend(make_worlds(), players=players, slots=_EPISODES, max_tokens=4)
+    tasks = [
+        ev.Task(task.world, task.tier, {**task.spec, "pause_s": pause_s}) for task in Sleeping().tasks("train", "seen")
+    ]
+    play_s, learn_s = [], []
+    with ev.Run(folder, backend, seed=SEED, settings=backend.settings()) as run, run.train_rl(policy, spec) as trainer:
+        started = time.perf_counter()
+        for _ in trainer.iterations():
+            begun = time.perf_counter()
+            trajectories = trainer.rollout(trainer.next_starts(tasks))
+            played = time.perf_counter()
+            rollout = trainer.score(trajectories)
+            trainer.update(rollout, rollout.estimate_advantages(POAD.estimator))
+            play_s.append(played - begun)
+            learn_s.append(time.perf_counter() - played)
+        wall_s = time.perf_counter() - started
+    return wall_s, statistics.median(play_s), statistics.median(learn_s)
+
+
+def measure_lag(*, repeats: int) -> dict[str, Any]:
+    """Returns the figures of playing ahead; see the module."""
+    world = make_worlds()
+    policy = make_policy(list(world.values()), seed=1, context=48)
+    cluster, factory = parse_cluster("here?players=1"), WorldFactory("benchmarks.rl_ranks:make_worlds")
+    speedups, seconds, loads = [], [], []
+    with tempfile.TemporaryDirectory() as temporary, open_players(cluster, factory, world) as players:
+
+        def practise(name: str, lag: int, pause_s: float) -> tuple[float, ...]:
+            loads.append(os.getloadavg()[0])
+            return _practise(Path(temporary) / name, policy, players, lag=lag, pause_s=pause_s)
+
+        pause_s = 0.0
+        for attempt in range(2):  # the first one warms up
+            _, play_s, learn_s = practise(f"pilot-{attempt}", 0, pause_s)
+            pause_s = max(0.0, pause_s + (learn_s - play_s) / (2 * _EPISODES))
+        for repeat in range(repeats):
+            apart = practise(f"{repeat}-0", 0, pause_s)
+            ahead = practise(f"{repeat}-1", 1, pause_s)
+            speedups.append(apart[0] / ahead[0])
+            seconds.append(apart[1:])
+            pause_s = max(0.0, pause_s + (apart[2] - apart[1]) / (2 * _EPISODES))  # others change the speed of learning
+    return {
+        "lag1_speedup": round(statistics.median(speedups), 3),
+        "lag1_speedups": [round(speedup, 3) for speedup in speedups],
+        "play_s": round(statistics.median(pair[0] for pair in seconds), 3),
+        "learn_s": round(statistics.median(pair[1] for pair in seconds), 3),
+        "load": round(statistics.median(loads), 1),
+    }
+
+
 def report(*, policy: str, iterations: int, tasks: int, timed_iterations: int) -> dict[str, Any]:
     """Runs it all; returns the figures."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -130,6 +246,7 @@ def report(*, policy: str, iterations: int, tasks: int, timed_iterations: int) -
         was_ended = _kill_second_rank(_argv(killed, iterations, tasks), killed)
         _run(1, ["train", "rl", "--resume", str(killed)])
         expected, found = _episodes(one), _episodes(killed)
+        lag_figures = measure_lag(repeats=3)
         cpu = [_measure_cpu(ranks, Path(temporary), policy=policy, iterations=timed_iterations) for ranks in (1, 2)]
         return {
             "benchmark": "rl_ranks",
@@ -140,7 +257,7 @@ def report(*, policy: str, iterations: int, tasks: int, timed_iterations: int) -
             "doubled": sum(count - 1 for count in found.values()),
             "two_ranks_efficiency": round(cpu[0] / cpu[1], 3),
             "cpu_s_of_iterations": [round(seconds, 1) for seconds in cpu],
-            "lag1_speedup": None,
+            **lag_figures,
             "policy": policy,
             "iterations": iterations,
             "goals": GOALS,

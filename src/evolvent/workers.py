@@ -131,10 +131,14 @@ class PipedProcess:
             return self._process.wait(1.0)
         return "unknown"
 
-    def kill(self) -> None:
-        """Kills the process with its process group, and waits for its end."""
+    def signal_end(self) -> None:
+        """Kills the process with its process group; another thread may still read its streams."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kills the process with its process group, and waits for its end."""
+        self.signal_end()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

@@ -62,6 +62,12 @@ RESUMES = (
         "tests/faults/test_f36_ranks.py",
     ),
     (
+        "train rl --on here?players=2",
+        "a player killed while it plays ahead",
+        "every episode, the weights",
+        "tests/scale/test_player_processes.py::test_a_killed_player_costs_no_episode",
+    ),
+    (
         "train comments",
         "an interrupt after a stage",
         "data and weights",

@@ -224,10 +224,11 @@ def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
         assert learned(apart, 0) >= 0.4
 
 
-@pytest.mark.parametrize("method", ["grpo", "poad"])
-def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path, beginner, method):
+@pytest.mark.parametrize(("method", "depth"), [("grpo", 1), ("poad", 1), ("grpo", 3)])
+def test_playing_ahead_is_so_many_versions_behind_whoever_is_faster(tmp_path, beginner, method, depth):
     """With a critic on the policy's trunk too: what plays has no value head."""
-    world, practice = Echo(), quick(prefetch_rollouts=True, iterations=5, measure_every=2)
+    world = Echo()
+    practice = quick(prefetch_rollouts=True, max_policy_lag=depth, iterations=5, measure_every=2)
     call, config = METHODS[method]
     found = []
     for n in range(2):
@@ -235,12 +236,13 @@ def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path, beginne
             found.append(call(beginner, tasks(world), config=config(practice=practice), run=run))
         rows = [json.loads(line) for line in (tmp_path / str(n) / "metrics.jsonl").read_text().splitlines()]
         lags = [row["lag"] for row in rows if "lag" in row]
-        assert lags == [0, 1, 1, 1, 1], "the first iteration has nothing before it to overlap with"
+        assert lags == [min(n, depth) for n in range(5)], "the first iteration has nothing before it to overlap with"
+        assert [row["lag_max"] for row in rows if "lag" in row] == lags
     first, second = (policy.model.state_dict() for policy in found)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("name", ["poad", "etpo", "ahead", "counting", "warming"])
+@pytest.mark.parametrize("name", ["poad", "etpo", "ahead", "far ahead", "counting", "warming"])
 def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeypatch, name):
     """Critic, Q, target network and what optimizers count come back too; what was played is not played again.
 
@@ -252,7 +254,7 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
     world, config = Echo(), quick(critic="separate", save_every=2, iterations=5)
     if name == "warming":
         config = config.model_copy(update={"critic": "shared", "critic_warmup": 3})
-    config = config.model_copy(update={"prefetch_rollouts": name == "ahead"})
+    config = config.model_copy(update={"prefetch_rollouts": "ahead" in name, "max_policy_lag": 1 + ("far" in name)})
     method, settings = (etpo, ETPOConfig(practice=config)) if name == "etpo" else (poad, PoadConfig(practice=config))
     with run_of(tmp_path / "whole", world, optimizer=optimizer) as run:
         whole = method(small(world), tasks(world), config=settings, run=run)

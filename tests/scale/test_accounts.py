@@ -63,8 +63,8 @@ def to_the_third(practice: PolicyTrainer, world: Held) -> Iterator[int]:
         assert len(practice.rollout(practice.next_starts(world.tasks("train", "seen")))) == 32
         practice.advance_version()
         if number == 1:
-            assert practice._prefetcher is not None and practice._prefetcher._under_way is not None
-            wait([practice._prefetcher._under_way[2]])
+            assert practice._prefetcher is not None
+            wait([practice._prefetcher._under_way[2].trajectories])
             world.holds = True
         else:
             assert world.begun.wait(60)

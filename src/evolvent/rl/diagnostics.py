@@ -308,6 +308,7 @@ def measure_tokens(
         "parts": float(batch.num_tokens),
         "actions": float(len(batch.episode)),
         "lag": float(np.mean(version - batch.version)),
+        "lag_max": float(np.max(version - batch.version, initial=0)),
         "mismatch": float(np.mean(np.expm1(np.clip(log_ratio, -20, 20)) - np.clip(log_ratio, -20, 20))),
         "equal_groups": _equal_group_share(batch),
         "sampled_entropy": float(-np.mean(batch.logp)),

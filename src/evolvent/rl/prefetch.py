@@ -1,13 +1,14 @@
-"""Prefetching of rollouts: the next iteration is played with the present policy while this one is trained on.
+"""Prefetching of rollouts: later iterations are played with the present policy while this one is trained on.
 
-Prefetched episodes are always exactly one policy version behind, so the speed of the threads changes nothing.
+With a depth of k, iteration n is played by the weights that iteration n - k began with: k versions behind the weights
+that learn from it. The schedule alone decides that, so the speed of the threads changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,39 +20,56 @@ __all__ = ["RolloutPrefetcher"]
 PrefetchFunction = Callable[[Policy, Sequence[Start], int], Iterable[Trajectory]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Prefetch:
+    """An iteration that is being played, or was played and not yet taken."""
+
+    version: int
+    starts: list[Start]
+    trajectories: Future[list[Trajectory]]
+
+
 class RolloutPrefetcher:
-    """One batch of episodes that is played on a thread, with a copy of the policy's weights.
+    """Batches of episodes that are played on a thread one after another, each with its own copy of the weights.
 
     Args:
         policy: its weights are copied into a separate policy at every launch.
         play: plays starts in an iteration.
+        depth: number of iterations that are played ahead.
     Attributes:
-        policy: the copy. Checkpoints store it: after a stop the running batch is played again by the same weights.
+        policies: the copies. Checkpoints store them: after a stop the pending iterations are played by the same
+            weights again. Iteration n uses copy n modulo `depth`.
     """
 
-    def __init__(self, policy: Policy, play: PrefetchFunction) -> None:
-        self.policy, self._play = policy.clone(), play
+    def __init__(self, policy: Policy, play: PrefetchFunction, *, depth: int = 1) -> None:
+        self.policies, self._play = [policy.clone() for _ in range(depth)], play
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
-        self._under_way: tuple[int, list[Start], Future[list[Trajectory]]] | None = None
+        self._under_way: dict[int, _Prefetch] = {}
         self._over = False
+
+    @property
+    def depth(self) -> int:
+        """Returns the number of iterations that are played ahead."""
+        return len(self.policies)
+
+    def is_launched(self, iteration: int) -> bool:
+        """Returns whether an iteration is being played or waits to be taken."""
+        return iteration in self._under_way
 
     def launch(self, policy: Policy, starts: Sequence[Start], iteration: int) -> None:
         """Starts to play an iteration with the policy's present weights."""
         with torch.no_grad():
             current_weights = dict(policy.model.named_parameters())  # a value head may hang on it, which does not play
-            for name, copied_weight in self.policy.model.named_parameters():
+            for name, copied_weight in self.policies[iteration % self.depth].model.named_parameters():
                 copied_weight.copy_(current_weights[name])
         self.relaunch(policy.version, starts, iteration)
 
     def relaunch(self, version: int, starts: Sequence[Start], iteration: int) -> None:
-        """Starts to play an iteration with the weights of the copy, which belong to `version`."""
-        self.policy = replace(self.policy, version=version)
+        """Starts to play an iteration with the weights of its copy, which belong to `version`."""
+        copy = self.policies[iteration % self.depth] = replace(self.policies[iteration % self.depth], version=version)
         start_list = list(starts)
-        self._under_way = (
-            iteration,
-            start_list,
-            self._pool.submit(self._play_starts, self.policy, start_list, iteration),
-        )
+        playing = self._pool.submit(self._play_starts, copy, start_list, iteration)
+        self._under_way[iteration] = _Prefetch(version, start_list, playing)
 
     def _play_starts(self, policy: Policy, starts: list[Start], iteration: int) -> list[Trajectory]:
         trajectories = []
@@ -63,14 +81,17 @@ class RolloutPrefetcher:
 
     def take(self, starts: Sequence[Start], iteration: int) -> list[Trajectory] | None:
         """Returns the episodes that were prefetched for these starts, when finished; None: they were not prefetched."""
-        if self._under_way is None or self._under_way[:2] != (iteration, list(starts)):
+        prefetch = self._under_way.get(iteration)
+        if prefetch is None or prefetch.starts != list(starts):
             return None
-        future, self._under_way = self._under_way[2], None
-        return future.result()
+        del self._under_way[iteration]
+        return prefetch.trajectories.result()
 
-    def describe_pending(self) -> dict[str, int]:
-        """Returns the iteration that is being played and its policy version; empty where none is."""
-        return {} if self._under_way is None else {"iteration": self._under_way[0], "version": self.policy.version}
+    def describe_pending(self) -> list[dict[str, int]]:
+        """Returns the iterations that are being played or wait to be taken, with their policy versions."""
+        return [
+            {"iteration": iteration, "version": prefetch.version} for iteration, prefetch in self._under_way.items()
+        ]
 
     def close(self) -> None:
         """Stops playing; episodes that are finished by then stay in the store."""

@@ -332,7 +332,8 @@ class RLConfig(Config):
     restrict_to_admissible: bool = Field(default=False, description="Sample only actions that the world lists.")
     horizon: int | None = Field(default=None, ge=1, description="Step limit of an episode; none: the world's limit.")
     prefetch_rollouts: bool = Field(
-        default=False, description="Play the next iteration while this one is trained on; then it is one policy behind."
+        default=False,
+        description="Play max_policy_lag iterations ahead while one is trained on; they are that many versions behind.",
     )
     max_policy_lag: int = Field(default=1, ge=0, description="Iterations that an episode may be older than the policy.")
     critic: Literal["shared", "separate"] = Field(
@@ -349,7 +350,7 @@ class RLConfig(Config):
     def _check_prefetching(self) -> RLConfig:
         if self.prefetch_rollouts and not self.max_policy_lag:
             raise ValueError(
-                "prefetch_rollouts plays with a policy that is one version behind; set max_policy_lag to 1 or more"
+                "prefetch_rollouts plays with a policy that is max_policy_lag versions behind; set that to 1 or more"
             )
         if self.prefetch_rollouts and self.top_k:
             raise ValueError(
@@ -448,12 +449,13 @@ class PolicyTrainer:
         )
         self._current_starts: tuple[Sequence[Task], list[Start]] = ((), [])
         self._prefetcher: RolloutPrefetcher | None = None
-        self._pending_prefetch: Mapping[str, int] = {}
+        self._pending_prefetches: Sequence[Mapping[str, int]] = ()
         self._totals = {"episodes": 0, "env_steps": 0, "updates": 0}
         self._consecutive_nonfinite: dict[str, int] = {}  # by network, how many of its last updates were not finite
         if config.prefetch_rollouts:
-            self._prefetcher = RolloutPrefetcher(policy, self._play_prefetched)
-            self.track_weights("ahead", self._prefetcher.policy.model)
+            self._prefetcher = RolloutPrefetcher(policy, self._play_prefetched, depth=config.max_policy_lag)
+            for index, copy in enumerate(self._prefetcher.policies):
+                self.track_weights(f"ahead-{index}" if index else "ahead", copy.model)
         if spec.on_start is not None:
             spec.on_start(self)
 
@@ -494,26 +496,39 @@ class PolicyTrainer:
         """
         parents_by_id = parents or {}
         self.parents |= parents_by_id
-        trajectories = self._take_prefetched(starts) if self._prefetcher is not None else None
+        is_whole_iteration = self._prefetcher is not None and starts is self._current_starts[1]
+        trajectories = self._take_prefetched(starts) if is_whole_iteration else None
         if trajectories is None:
             trajectories = list(
                 self._play(self.policy, starts, self.iteration, parents=parents_by_id, horizon=self.horizon)
             )
+        if is_whole_iteration:
+            self._launch_prefetches()
         self._totals["episodes"] += len(trajectories)
         self._totals["env_steps"] += sum(len(trajectory.steps) for trajectory in trajectories)
         return trajectories
 
     def _take_prefetched(self, starts: Sequence[Start]) -> list[Trajectory] | None:
-        """Returns the prefetched episodes of these starts, if there are any, and starts to play the next iteration."""
-        prefetcher, number = self._prefetcher, self.iteration
-        if prefetcher is None or starts is not self._current_starts[1]:
+        """Returns the prefetched episodes of this iteration's starts; None where they were not prefetched."""
+        prefetcher, tasks = self._prefetcher, self._current_starts[0]
+        if prefetcher is None:
             return None
-        if self._pending_prefetch.get("iteration") == number:  # it was under way when the resumed training stopped
-            prefetcher.relaunch(self._pending_prefetch["version"], starts, number)
-        trajectories = prefetcher.take(starts, number)
-        if number < self.spec.config.iterations:
-            prefetcher.launch(self.policy, self._schedule.starts_of(self._current_starts[0], number + 1), number + 1)
-        return trajectories
+        for pending in self._pending_prefetches:  # these were under way when the resumed training stopped
+            iteration = pending["iteration"]
+            if iteration >= self.iteration:
+                prefetcher.relaunch(pending["version"], self._schedule.starts_of(tasks, iteration), iteration)
+        self._pending_prefetches = ()
+        return prefetcher.take(starts, self.iteration)
+
+    def _launch_prefetches(self) -> None:
+        """Starts to play the following iterations that are not under way yet, with the present weights."""
+        prefetcher, tasks = self._prefetcher, self._current_starts[0]
+        if prefetcher is None:
+            return
+        last = min(self.iteration + prefetcher.depth, self.spec.config.iterations)
+        for iteration in range(self.iteration + 1, last + 1):
+            if not prefetcher.is_launched(iteration):
+                prefetcher.launch(self.policy, self._schedule.starts_of(tasks, iteration), iteration)
 
     def _play_prefetched(self, policy: Policy, starts: Sequence[Start], iteration: int) -> Iterable[Trajectory]:
         return self._play(policy, starts, iteration, parents={}, horizon=self.horizon)
@@ -719,7 +734,7 @@ class PolicyTrainer:
             "idle": self._degenerate_batches.count,
             "why_idle": dict(self._degenerate_batches.why),
             "broken": self._consecutive_nonfinite,
-            "ahead": {} if self._prefetcher is None else self._prefetcher.describe_pending(),
+            "ahead": [] if self._prefetcher is None else self._prefetcher.describe_pending(),
             "numbers": {name: network.optimizer_numbers for name, network in self._networks.items()},
             "updates": {
                 name: network.learner.updates for name, network in self._networks.items() if network.learner is not None
@@ -751,7 +766,10 @@ class PolicyTrainer:
             network.sync_weights()
         self._totals.update(values["totals"])
         self.policy = replace(self.learner.policy, version=values["version"])
-        self._pending_prefetch = values["ahead"]
+        pending = values["ahead"]
+        if isinstance(pending, dict):  # checkpoints of earlier versions have one, or none
+            pending = [pending] if pending else []
+        self._pending_prefetches = sorted(pending, key=lambda prefetch: int(prefetch["iteration"]))
         self._degenerate_batches = DegenerateBatchMonitor(
             int(values["idle"]), values.get("why_idle")
         )  # checkpoints of earlier versions do not say why

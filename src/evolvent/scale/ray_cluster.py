@@ -1,5 +1,6 @@
 """Address of a cluster and resources of a player on it: `--on ray`, `--on HOST:PORT`, `--on ray://HOST:PORT`.
 
+    here?players=N         so many processes of this machine, without Ray
     ray                    a separate cluster of this machine alone, which ends with the command
     HOST:PORT              the cluster whose head is there; this machine is one of its nodes
     ray://HOST:PORT        the same from outside, through Ray's client server (10001 by default)
@@ -62,10 +63,15 @@ class Placement:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster: its address (None: a separate local cluster), and the resources of players."""
+    """A cluster: its address (None: a separate local cluster), and the resources of players.
+
+    Args:
+        is_here: Whether players are processes of this machine, without Ray.
+    """
 
     address: str | None
     placement: Placement = field(default_factory=Placement)
+    is_here: bool = False
 
 
 def parse_cluster(option: str) -> Cluster:
@@ -75,11 +81,14 @@ def parse_cluster(option: str) -> Cluster:
         ConfigError: an address that is none, or amounts that are no numbers; all of it at once.
     """
     address, _, query = option.partition("?")
-    problems = []
+    problems: list[Problem] = []
+    is_here = address == "here"
     host_port = address.removeprefix("ray://")
     host, colon, port = host_port.rpartition(":")
-    if address != "ray" and not (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65536):
-        problem = f"got {address!r}, expected ray, {_ENDPOINT} or ray://{_ENDPOINT}"
+    if address not in ("ray", "here") and not (
+        colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65536
+    ):
+        problem = f"got {address!r}, expected ray, {_ENDPOINT}, ray://{_ENDPOINT} or here?players=N"
         problems.append(Problem("backend", problem, "set backend to 'ray' to start a cluster on this machine"))
     amounts: dict[str, float] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
@@ -95,6 +104,11 @@ def parse_cluster(option: str) -> Cluster:
             problems.append(Problem(f"backend, {name}", f"got {text!r}, expected a number of {min_amount} or more"))
         else:
             amounts[name] = amount
+    if is_here and not problems and set(amounts) != {"players"}:
+        got = ", ".join(sorted(amounts)) or "nothing"
+        problems.append(
+            Problem("backend, here", f"takes a number of players alone: got {got}", "write here?players=1, or ray?...")
+        )
     if query and not amounts and not problems:
         problems.append(Problem("backend", f"got {query!r} after the question mark", "write NAME=AMOUNT&NAME=AMOUNT"))
     if problems:
@@ -106,7 +120,7 @@ def parse_cluster(option: str) -> Cluster:
     )
     amounts = {name: round(amount, 4) for name, amount in amounts.items()}
     placement = Placement(None if players is None else int(players), cpus, gpus, amounts)
-    return Cluster(None if address == "ray" else address, placement)
+    return Cluster(None if address in ("ray", "here") else address, placement, is_here)
 
 
 def _parse_amount(text: str) -> float | None:

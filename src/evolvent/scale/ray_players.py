@@ -1,5 +1,5 @@
-"""The players of a run on a cluster: started, given slices, queried, and replaced when they or their nodes are
-lost.
+"""The players of a run, on a cluster or in processes of this machine: started, given slices, queried, and replaced
+when they or their nodes are lost.
 
     with open_players(parse_cluster("ray"), WorldFactory("package.module:worlds"), worlds) as pool:
         for item, info, line in pool.run_job(job):
@@ -18,13 +18,14 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from evolvent import errors
 from evolvent.deadline import Deadline, backoff
 from evolvent.errors import EndpointError, EngineError, EvolventError
 from evolvent.models.policy import Policy
+from evolvent.scale.player_processes import open_processes
 from evolvent.scale.ray_cluster import Cluster, Placement, connect, count_player_slots
 from evolvent.scale.ray_versions import read_versions
 from evolvent.scale.ray_wire import PolicyFiles, build_message, parse_message, read_policy_files
@@ -34,6 +35,9 @@ from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["FinishedItem", "PlayerPool", "WorldFactory", "make_error", "open_players"]
 
@@ -71,6 +75,72 @@ class FinishedItem:
     line: bytes
 
 
+class _PlayerHost(Protocol):
+    """Starts players, carries calls to them, and keeps files of weights for them."""
+
+    def start(self, setup: bytes, /) -> Any:
+        """Starts a player."""
+        ...
+
+    def call(self, player: Any, name: str, /, *arguments: Any) -> Any:
+        """Calls a method of a player; calls of one player are answered in their order."""
+        ...
+
+    def wait(self, calls: Sequence[Any], /, *, timeout_s: float) -> Sequence[Any]:
+        """Waits until one of the calls is answered; returns the answered ones, none after `timeout_s` seconds."""
+        ...
+
+    def read(self, call: Any, /) -> bytes | None:
+        """Returns the answer to a call; None where the player is lost."""
+        ...
+
+    def end(self, player: Any, /) -> None:
+        """Ends a player."""
+        ...
+
+    def store(self, content: NDArray[np.uint8], /) -> Any:
+        """Stores the content of a file for all players; what it returns may be an argument of a call."""
+        ...
+
+
+class _RayHost:
+    """Players as actors on a connected Ray cluster; a `_PlayerHost`."""
+
+    def __init__(self, ray: ModuleType, placement: Placement) -> None:
+        from evolvent.scale.ray_player import Player
+
+        needs = {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
+        self._ray = ray
+        self._actor = ray.remote(Player).options(**needs, max_restarts=0, scheduling_strategy="SPREAD")
+
+    def start(self, setup: bytes) -> Any:
+        return self._actor.remote(setup)
+
+    def call(self, player: Any, name: str, *arguments: Any) -> Any:
+        return getattr(player, name).remote(*arguments)
+
+    def wait(self, calls: Sequence[Any], *, timeout_s: float) -> Sequence[Any]:
+        ready_calls: list[Any] = self._ray.wait(list(calls), num_returns=1, timeout=timeout_s)[0]
+        return ready_calls
+
+    def read(self, call: Any) -> bytes | None:
+        """Returns the answer to a call; None where the player, or the node of the answer, is lost."""
+        ray_errors = self._ray.exceptions
+        try:
+            answer: bytes = self._ray.get(call)
+        except ray_errors.RayTaskError as error:
+            raise EngineError("a player failed", value=str(error)[-400:]) from error
+        except ray_errors.RayError:
+            return None
+        return answer
+
+    def end(self, player: Any) -> None:
+        self._ray.kill(player)
+
+    def store(self, content: NDArray[np.uint8]) -> Any:
+        return self._ray.put(content)
+
+
 @dataclass(eq=False)
 class _PlayerHandle:
     """A player, as seen by this process.
@@ -96,20 +166,16 @@ class PlayerPool:
     """The pool of players; see the module. `open_players` creates it.
 
     Attributes:
-        counts: Players started and lost, items dealt again, given up, and received twice.
+        counts: Players started and lost, items dealt again, given up, and received twice; bytes of weights stored for
+            the players.
         placement: Resources and waiting times of players; changes take effect immediately.
     """
 
-    def __init__(self, ray: ModuleType, setup: bytes, placement: Placement) -> None:
-        from evolvent.scale.ray_player import Player
-
-        self._ray, self._setup, self.placing = ray, setup, placement
-        self._count = placement.players or count_player_slots(ray, placement)
-        needs = {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
-        self._actor = ray.remote(Player).options(**needs, max_restarts=0, scheduling_strategy="SPREAD")
+    def __init__(self, host: _PlayerHost, setup: bytes, placement: Placement, *, num_players: int) -> None:
+        self._host, self._setup, self.placing, self._count = host, setup, placement, num_players
         self._hands: list[_PlayerHandle] = []
         self._files: WeakKeyDictionary[Policy, PolicyFiles] = WeakKeyDictionary()
-        self._held: dict[str, Any] = {}  # SHA-256 of a file -> where Ray has it
+        self._held: dict[str, Any] = {}  # SHA-256 of a file -> where the host has it
         self._failed, self._rng, self._next = 0, Random(0), 0.0
         self._alive = Deadline(placement.lost_s)
         self.counts: Counter[str] = Counter()
@@ -126,9 +192,26 @@ class PlayerPool:
         """
         for player in self._hands:
             if player.is_ready:
-                self._ray.kill(player.actor)
+                self._host.end(player.actor)
         self._hands.clear()
         self._held.clear()
+
+    def start_all(self) -> None:
+        """Starts all players and waits until each has created its worlds.
+
+        Raises:
+            VersionMismatch, ConfigError, EngineError: errors of a player; one that ended while it started.
+        """
+        self._start_players(self._count)
+        while not all(player.is_ready for player in self._hands):
+            for player, answer in self._collect_answers():
+                if answer is None:
+                    raise EngineError(
+                        "a player ended while it started",
+                        hint="check the memory of this machine, or set fewer players",
+                    )
+                for _ in self._process_answer(player, answer, WorkQueue([], slots=1), None):
+                    pass
 
     def run_job(self, job: ClusterJob, *, usage: Counter[str] | None = None) -> Generator[FinishedItem, None, None]:
         """Runs a job; yields each item once, as it ends.
@@ -160,15 +243,15 @@ class PlayerPool:
                 if player.open_items:
                     player.open_items.clear()
                     player.calls.clear()
-                    player.actor.stop.remote()
+                    self._host.call(player.actor, "stop")
 
     # ------------------------------------------------------------------ players
 
     def _start_players(self, max_players: int) -> None:
         """Starts players up to the required number. Those without a node wait for one."""
         while len(self._hands) < min(self._count, max_players) and time.monotonic() >= self._next:
-            actor = self._actor.remote(self._setup)
-            self._hands.append(_PlayerHandle(actor, deque([actor.hello.remote()]), time.monotonic()))
+            actor = self._host.start(self._setup)
+            self._hands.append(_PlayerHandle(actor, deque([self._host.call(actor, "hello")]), time.monotonic()))
             self.counts["hired"] += 1
 
     def _list_silent(self) -> list[_PlayerHandle]:
@@ -178,10 +261,10 @@ class PlayerPool:
             self._alive = Deadline(self.placing.lost_s)
         elif self._alive.expired:
             raise EndpointError(
-                "no player of the Ray cluster is alive",
+                "no player is alive",
                 value=f"for {self._alive.total_s:g} s",
-                expected="a cluster with room for a player",
-                hint="check the cluster and resume; finished episodes are kept",
+                expected="a cluster, or a machine, with room for a player",
+                hint="check it and resume; finished episodes are kept",
             )
         return [
             player
@@ -192,7 +275,7 @@ class PlayerPool:
     def _drop_player(self, player: _PlayerHandle, queue: WorkQueue) -> Iterator[FinishedItem]:
         """Drops a player and returns its items to the queue; yields the items that are given up."""
         self._hands.remove(player)
-        self._ray.kill(player.actor)
+        self._host.end(player.actor)
         self.counts["lost"] += 1
         self._failed = 0 if player.is_ready else self._failed + 1
         self._next = time.monotonic() + (backoff(self._failed, self._rng, base_s=0.5, cap_s=30) if self._failed else 0)
@@ -215,7 +298,9 @@ class PlayerPool:
             files, contents = read_policy_files(policy)
             self._files[policy] = files
             needed = {digest for policy_files in self._files.values() for digest in policy_files.names.values()}
-            new = {digest: self._ray.put(data) for digest, data in contents.items() if digest not in self._held}
+            unknown = {digest: data for digest, data in contents.items() if digest not in self._held}
+            new = {digest: self._host.store(data) for digest, data in unknown.items()}
+            self.counts["weight_bytes"] += sum(data.nbytes for data in unknown.values())
             self._held = {
                 digest: object_ref for digest, object_ref in {**self._held, **new}.items() if digest in needed
             }
@@ -247,9 +332,10 @@ class PlayerPool:
         }
         slice_message = build_message(head, [*map(job.parent, parents), *(item.line for item in items)])
         player.last_answer_time = time.monotonic()
-        player.calls.append(player.actor.play.remote(slice_message, *(self._held[digest] for digest in contents)))
+        files_of_slice = [self._held[digest] for digest in contents]
+        player.calls.append(self._host.call(player.actor, "play", slice_message, *files_of_slice))
         for _ in range(_AHEAD):
-            player.calls.append(player.actor.more.remote(_BATCH, _BATCH_S))
+            player.calls.append(self._host.call(player.actor, "more", _BATCH, _BATCH_S))
 
     # ------------------------------------------------------------------ what they say
 
@@ -259,25 +345,14 @@ class PlayerPool:
         if not player_of_call:
             time.sleep(_POLL_S / 10)
             return []
-        ready_calls, _ = self._ray.wait(list(player_of_call), num_returns=1, timeout=_POLL_S)
+        ready_calls = self._host.wait(list(player_of_call), timeout_s=_POLL_S)
         answers: list[tuple[_PlayerHandle, bytes | None]] = []
         for call in ready_calls:
             player = player_of_call[call]
             player.calls.popleft()
             player.last_answer_time = time.monotonic()
-            answers.append((player, self._get_answer(call)))
+            answers.append((player, self._host.read(call)))
         return answers
-
-    def _get_answer(self, call: Any) -> bytes | None:
-        """Returns the answer to a call; None where the player, or the node of the answer, is lost."""
-        ray_errors = self._ray.exceptions
-        try:
-            answer: bytes = self._ray.get(call)
-        except ray_errors.RayTaskError as error:
-            raise EngineError("a player failed", value=str(error)[-400:]) from error
-        except ray_errors.RayError:
-            return None
-        return answer
 
     def _process_answer(
         self, player: _PlayerHandle, answer: bytes | None, queue: WorkQueue, usage: Counter[str] | None
@@ -306,7 +381,7 @@ class PlayerPool:
             if player.open_items:
                 raise EngineError("a player ended its slice too early", value=sorted(player.open_items)[:3])
         elif "end" in head:
-            player.calls.append(player.actor.more.remote(_BATCH, _BATCH_S))
+            player.calls.append(self._host.call(player.actor, "more", _BATCH, _BATCH_S))
 
 
 def make_error(kind: str, text: str) -> EvolventError:
@@ -327,13 +402,16 @@ def make_error(kind: str, text: str) -> EvolventError:
 def open_players(
     cluster: Cluster, factory: WorldFactory, worlds: Mapping[str, World], *, threads: int = 1
 ) -> Iterator[PlayerPool]:
-    """Opens players on a connected cluster, and ends them after the block.
+    """Opens players on a cluster or in processes of this machine, and ends them after the block.
+
+    Processes of this machine have created their worlds when the block begins.
 
     Args:
         factory: how they make the worlds. worlds: the same ones, here: theirs must be of the same versions.
         threads: of torch, in each player; the same as here where results are to be the same.
     Raises:
-        MissingExtra: Ray is not installed. EndpointError: no cluster. ConfigError: no node has room.
+        MissingExtra: Ray is not installed. EndpointError: no cluster. ConfigError: no node has room. VersionMismatch,
+            EngineError: a process of this machine cannot create the same worlds.
     """
     world_versions = {name: world.version for name, world in worlds.items()}
     setup = build_message(
@@ -345,6 +423,15 @@ def open_players(
         }
     )
     with ExitStack() as stack:
-        pool = PlayerPool(stack.enter_context(connect(cluster)), setup, cluster.placement)
-        stack.callback(pool.close)
+        placement = cluster.placement
+        if cluster.is_here:
+            processes = stack.enter_context(open_processes())
+            pool = PlayerPool(processes, setup, placement, num_players=placement.players or 1)
+            stack.callback(pool.close)
+            pool.start_all()
+        else:
+            ray = stack.enter_context(connect(cluster))
+            num_players = placement.players or count_player_slots(ray, placement)
+            pool = PlayerPool(_RayHost(ray, placement), setup, placement, num_players=num_players)
+            stack.callback(pool.close)
         yield pool

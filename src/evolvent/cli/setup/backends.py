@@ -1,4 +1,4 @@
-"""The place where episodes are played: this process or a Ray cluster (`--backend`)."""
+"""The place where episodes are played: this process, others of this machine, or a Ray cluster (`--backend`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class BackendConfig(Config):
     """The backend setting of every command that can play on a cluster. A run may resume on another backend."""
 
     backend: str = Field(
-        default=HERE, description="where episodes are played: here, ray (a cluster of its own), HOST:PORT of one"
+        default=HERE,
+        description="where episodes are played: here, here?players=N (processes), ray, HOST:PORT",
     )
 
     @field_validator("backend")
@@ -61,7 +62,7 @@ def open_cluster_players(
     process.
 
     Args:
-        backend: "here", "ray", or the address HOST:PORT of a cluster.
+        backend: "here", "here?players=N", "ray", or the address HOST:PORT of a cluster.
         world_names: the names of the worlds as given; each player builds its own worlds from them.
         worlds: the same worlds, built in this process.
         threads: threads of torch in each player.
@@ -70,6 +71,7 @@ def open_cluster_players(
         MissingExtra: Ray or torch is not installed.
         EndpointError: no cluster answers at the address.
         ConfigError: no node of the cluster has room.
+        EngineError, VersionMismatch: a process of this machine cannot create the same worlds.
     """
     if backend == HERE:
         yield None

@@ -164,11 +164,13 @@ def check_isolation(worlds: Mapping[str, World], *, backend: str = "here") -> No
 
     Args:
         worlds: the worlds, by name.
-        backend: where episodes are played: only "here" is checked here.
+        backend: where episodes are played: only this machine ("here", "here?players=N") is checked here.
     Raises:
         IsolationUnavailable: says what is missing.
     """
-    if backend == "here" and any(getattr(world, "needs_isolation", False) for world in worlds.values()):
+    if backend.partition("?")[0] == "here" and any(
+        getattr(world, "needs_isolation", False) for world in worlds.values()
+    ):
         isolation()
 
 

@@ -1,0 +1,165 @@
+"""Players in processes of this machine: what they play is what is played here, whichever of them is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psutil
+import pytest
+import torch
+
+import evolvent as ev
+from evolvent.agents.language import LanguageAgent
+from evolvent.errors import ConfigError, EngineError
+from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.rl.trainer import RLConfig
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from evolvent.scale.player_processes import _PROGRAM
+from evolvent.scale.ray_backend import RayBackend, collect_on_cluster
+from evolvent.scale.ray_cluster import parse_cluster
+from evolvent.scale.ray_players import WorldFactory, open_players
+from evolvent.trajectory import Start
+from tests.learn.byte_policy import byte_policy
+from tests.scale.ray_worlds import made
+
+HERE = parse_cluster("here?players=2")
+
+
+@pytest.fixture(scope="module")
+def players():
+    with open_players(HERE, WorldFactory("tests.scale.ray_worlds:made"), made()) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return byte_policy(context=256, seed=3)
+
+
+def make_backend(kind=LocalBackend, **more):
+    train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
+    return kind(made(), train, EvaluationPanel(limit=2), slots=4, max_tokens=4, **more)
+
+
+def practise(folder, backend, policy, *, lag, iterations=3):
+    """Practises with players that are `lag` versions behind; returns the policy and what the run logged."""
+    practice = RLConfig(
+        iterations=iterations,
+        tasks_per_iteration=2,
+        group_size=3,
+        temperature=1.3,
+        save_every=1,
+        prefetch_rollouts=lag > 0,
+        max_policy_lag=lag,
+    )
+    with ev.Run(folder, backend, seed=5, settings=backend.settings()) as run:
+        config = GRPOConfig(practice=practice)
+        best = grpo(policy, made()["pausing"].tasks("train", "seen"), config=config, run=run)
+        return best, [row for row in run.metrics("practise") if "lag" in row]
+
+
+def read_episodes(folder):
+    """Returns the episodes of a run's store by id, as stored; fails where one is there twice."""
+    rows = [
+        json.loads(line)
+        for path in sorted((folder / "trajectories" / "log").iterdir())
+        for line in path.read_bytes().splitlines()
+    ]
+    episodes = [row for row in rows if row["kind"] == "trajectory"]
+    assert max(Counter(row["traj"] for row in episodes).values()) == 1
+    return {row["traj"]: {**row, "crc": 0, "run": ""} for row in episodes}
+
+
+def assert_same_weights(policy, other):
+    for own, others in zip(policy.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(own, others)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_practice_with_players_is_the_practice_of_one_process(tmp_path, players, policy, lag):
+    here, rows = practise(tmp_path / "here", make_backend(), policy, lag=lag)
+    there, rows_there = practise(tmp_path / "there", make_backend(RayBackend, players=players), policy, lag=lag)
+    assert read_episodes(tmp_path / "there") == read_episodes(tmp_path / "here"), "log-probabilities included"
+    assert_same_weights(there, here)
+    assert [row["lag_max"] for row in rows_there] == [row["lag_max"] for row in rows] == [0, lag, lag]
+    assert [row["mismatch"] for row in rows_there] == [row["mismatch"] for row in rows]
+    assert len(set(players.pids())) == 2 and os.getpid() not in players.pids()
+
+
+def test_a_killed_player_costs_no_episode(tmp_path, players, policy, monkeypatch):
+    """It is killed while it plays ahead: its episodes are played again, and the practice is that of one process."""
+    here, _ = practise(tmp_path / "here", make_backend(), policy, lag=1)
+    assign, victims, before = players._assign_items, [], Counter(players.counts)
+
+    def assign_and_kill(queue, job, files):
+        assign(queue, job, files)
+        busy = [player.pid for player in players._hands if player.open_items]
+        if busy and not victims and job.head["name"].endswith("/2"):
+            victims.append(busy[0])
+            os.kill(busy[0], signal.SIGKILL)
+
+    monkeypatch.setattr(players, "_assign_items", assign_and_kill)
+    there, _ = practise(tmp_path / "there", make_backend(RayBackend, players=players), policy, lag=1)
+    counts = players.counts - before
+    assert counts["lost"] == len(victims) == 1 and counts["again"] > 0 and counts["given up"] == 0
+    assert read_episodes(tmp_path / "there") == read_episodes(tmp_path / "here")
+    assert_same_weights(there, here)
+
+
+def test_weights_travel_once_a_version_and_of_an_adapter_alone_what_it_changes(players):
+    starts = [Start(task) for task in made()["pausing"].tasks("train", "seen")[:2]]
+    base = byte_policy(context=256, seed=9)
+    tuned = adapt(base, AdapterConfig(kind="lora", rank=2), seed=0)
+    stored_bytes = []
+    for is_changed in (False, False, True):
+        if is_changed:
+            tuned = tuned.next_version()
+            with torch.no_grad():
+                for weight in tuned.model.parameters():
+                    weight.add_(0.1 if weight.requires_grad else 0)
+        before = players.counts["weight_bytes"]
+        list(collect_on_cluster(players, starts, LanguageAgent(tuned, max_tokens=2)))
+        stored_bytes.append(players.counts["weight_bytes"] - before)
+    first, again, changed = stored_bytes
+    base_bytes = sum(weight.nbytes for weight in base.model.parameters())
+    assert first > base_bytes and again == 0
+    assert 0 < changed < base_bytes / 4
+
+
+@pytest.mark.parametrize("address", ["here?players=0", "here?players=2&cpus=1", "here?cpus=1"])
+def test_processes_take_a_number_alone(address):
+    with pytest.raises(ConfigError, match=r"here|players"):
+        parse_cluster(address)
+
+
+def test_worlds_that_a_process_cannot_make_are_refused_before_anything_is_played():
+    factory = WorldFactory("tests.scale.nowhere:made")
+    with pytest.raises(EngineError, match="nowhere"), open_players(parse_cluster("here?players=1"), factory, made()):
+        raise AssertionError("the block must not begin")
+
+
+_CALLER = """
+import sys, time
+from evolvent.errors import EngineError
+from evolvent.workers import PipedProcess
+names = {"name": "a player", "lost_error": EngineError, "timeout_error": EngineError, "max_answer_bytes": 100}
+print(PipedProcess(sys.argv[1], [], **names)._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_player_ends_with_its_caller():
+    with subprocess.Popen([sys.executable, "-c", _CALLER, _PROGRAM], stdout=subprocess.PIPE, text=True) as caller:
+        player = psutil.Process(int(caller.stdout.readline()))
+        caller.kill()
+    end = time.monotonic() + 60
+    while player.is_running() and player.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not player.is_running() or player.status() == psutil.STATUS_ZOMBIE
