@@ -180,7 +180,7 @@ def _practise(folder: Path, policy: Policy, players: PlayerPool, *, lag: int, pa
     config = RLConfig(
         iterations=6,
         tasks_per_iteration=_EPISODES // 4,
-        ppo_epochs=12,
+        ppo_epochs=6,
         save_every=100,
         prefetch_rollouts=lag > 0,
         max_policy_lag=max(1, lag),

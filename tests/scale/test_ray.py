@@ -85,8 +85,10 @@ def whole(folder, using, policy):
     with ev.Run(folder, using, seed=5, settings=using.settings()) as run:
         played = run.collect(policy, starts(20), temperature=1.2)
         rows = run.evaluate(policy, 0)
-        asked = GRPOConfig(practice=RLConfig(iterations=2, tasks_per_iteration=2, group_size=3, temperature=1.3))
-        best = grpo(policy, made()["pausing"].tasks("train", "seen"), config=asked, run=run.arm("grpo"))
+        ahead = {"prefetch_rollouts": True, "max_policy_lag": 1}  # the second iteration is played ahead
+        practice = RLConfig(iterations=2, tasks_per_iteration=2, group_size=3, temperature=1.3, **ahead)
+        tasks = made()["pausing"].tasks("train", "seen")
+        best = grpo(policy, tasks, config=GRPOConfig(practice=practice), run=run.arm("grpo"))
     return played, [row.outcomes for row in rows], best
 
 
