@@ -172,6 +172,21 @@ def test_tools_streamed(client, messages, calls, content):
     assert calls_of(final.message) == calls and (final.message.content or None) == content
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("more", [{}, {"tool_choice": "auto"}])
+def test_one_free_call_at_most_tells_the_first(client, more, stream):
+    """OpenAI's meaning of parallel_tool_calls false: none or one."""
+    settings = {"tools": TOOLS, "parallel_tool_calls": False, "temperature": 0, **more}
+    if stream:
+        with client.chat.completions.stream(model=NAME, messages=BOTH, **settings) as events:
+            (choice,) = events.get_final_completion().choices
+    else:
+        (choice,) = chat(client, BOTH, **settings).choices
+    assert calls_of(choice.message) == [LOOKED] and choice.finish_reason == "tool_calls"
+    free = chat(client, FREE, **settings).choices[0]
+    assert free.message.content == "a key is here" and not free.message.tool_calls
+
+
 def test_a_whole_conversation_with_the_clients_own_objects(client):
     """The message that came is sent back as it is, with what the tool said."""
     first = chat(client, ASKED, tools=TOOLS, temperature=0).choices[0].message
@@ -300,7 +315,6 @@ WRONG = [
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "lok"}}}, "tool_choice", "'look'"),
     ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "unknown choice"),
     ({"tool_choice": "required"}, "tool_choice", "the tool list is empty"),
-    ({"tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls", "cannot be limited to one call"),
     (
         {
             "tool_choice": "required",

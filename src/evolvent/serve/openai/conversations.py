@@ -118,7 +118,7 @@ class ConversationCache:
 def _split_messages(messages: Sequence[Message]) -> tuple[str, list[str]]:
     """Returns the system text, and the texts of user and assistant in turn."""
     turns = list(messages)
-    system = turns.pop(0).text if turns and turns[0].role in ("system", "developer") else ""
+    system = turns.pop(0).text if turns and turns[0].role == "system" else ""
     roles = [message.role for message in turns]
     expected = ["user", "assistant"] * (len(roles) // 2) + ["user"]
     if roles != expected or any(message.calls for message in messages):

@@ -656,8 +656,11 @@ class PolicyDialect:
         return str(self._generator.policy.tokenizer.decode([index]))
 
     def _store_reply(self, messages: Sequence[Message], session: str | None, choice: Choice) -> None:
-        """Records a reply by its tokens; a reply that a stop text ended keeps the tokens of that text."""
-        if session is None:
+        """Records a reply by its tokens; a reply that a stop text ended keeps the tokens of that text.
+
+        A reply with calls that are not told is rendered again, since the client answers only the one that it knows.
+        """
+        if session is None or choice.drops_calls:
             return
         ids, stops = choice.sample.ids.tolist(), self._generator.policy.dialect.stop_ids
         reply = Message("assistant", choice.text, choice.calls)

@@ -92,6 +92,7 @@ class Choice:
         sample: tokens and log-probabilities.
         finish_reason: reason of the end.
         calls: calls of tools; they stand beside the text, not in it.
+        drops_calls: whether the reply wrote more calls than are told, because one is allowed at most.
         refusal: why there is no text, where a call was cut.
         scores: scores of the tokens; None: those of the sample.
         prompt_text: text of the prompt, where it is echoed.
@@ -104,6 +105,7 @@ class Choice:
     sample: GeneratedSample
     finish_reason: Literal["stop", "length", "tool_calls"] | None = None
     calls: tuple[Call, ...] = ()
+    drops_calls: bool = False
     refusal: str = ""
     scores: TokenScores | None = None
     prompt_text: str = ""

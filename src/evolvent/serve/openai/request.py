@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
@@ -22,6 +22,7 @@ __all__ = [
     "CompletionRequest",
     "SamplingSpec",
     "StreamOptions",
+    "merge_turns",
     "parse_request",
     "read_response_schema",
 ]
@@ -44,6 +45,11 @@ _NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "parallel_tool_calls": (True, False),
     "modalities": (["text"],),
     "best_of": (1,),
+    "reasoning_effort": ("medium",),
+    "verbosity": ("medium",),
+    "length_penalty": (1,),
+    "add_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
     "suffix": ("",),
     "ignore_eos": (False,),
     "use_beam_search": (False,),
@@ -60,8 +66,11 @@ _IGNORED_FIELDS = (
     "store",
     "service_tier",
     "prompt_cache_key",
+    "prompt_cache_retention",
     "safety_identifier",
-)  # about the caller only
+    "prediction",
+    "priority",
+)  # about the caller, or about speed only
 R = TypeVar("R", bound="BaseCompletionRequest")
 T = TypeVar("T")
 Text = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_CHARS)]
@@ -75,6 +84,7 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     include_usage: bool = Field(default=False, description="a last chunk with the counts of tokens")
+    include_obfuscation: bool = Field(default=False, description="accepted; chunks are not padded")
 
 
 class BaseCompletionRequest(BaseModel):
@@ -147,10 +157,10 @@ class ChatRequest(BaseCompletionRequest):
         return top_logprobs
 
     def conversation(self) -> list[Message]:
-        """Returns the messages without unknown fields. Raises ConfigError for invalid messages."""
+        """Returns the messages as turns, without unknown fields. Raises ConfigError for invalid messages."""
         try:
             messages = [Message.of_openai(row) for row in self.messages]
-            return [
+            cleaned = [
                 replace(
                     message,
                     content=replace_surrogates(message.text),
@@ -159,6 +169,7 @@ class ChatRequest(BaseCompletionRequest):
                 )
                 for message in messages
             ]
+            return merge_turns(cleaned)
         except SampleInvalid as error:
             raise ConfigError([Problem("messages", str(error))]) from error
 
@@ -178,6 +189,13 @@ class CompletionRequest(BaseCompletionRequest):
         default=None, ge=0, le=_MAX_TOP, description="give log-probabilities, and so many likeliest tokens beside each"
     )
     echo: bool = Field(default=False, description="begin the text, and its log-probabilities, with the prompt")
+    best_of: int | None = Field(default=None, description="how many samples the best are chosen from: n")
+
+    @model_validator(mode="after")
+    def _check_best_of(self) -> CompletionRequest:
+        if self.best_of not in (None, 1, self.n):
+            raise ValueError("best_of above n is not supported: leave it out, or use the value of n")
+        return self
 
     @model_validator(mode="after")
     def _check_echo(self) -> CompletionRequest:
@@ -226,6 +244,31 @@ class SamplingSpec:
     max_tokens: int
     stops: tuple[str, ...]
     seeds: tuple[int, ...]
+
+
+def merge_turns(messages: Sequence[Message]) -> list[Message]:
+    """Returns a conversation with one system message at most, the first, and no two turns of the user in a row.
+
+    Chat templates and dialects are written for that form; clients also send several system messages, or one before a
+    later turn. Those at the beginning become one. A later one is told by the user, where it stands: its place in front
+    would change what earlier replies were sampled after. Neighbors are joined by an empty line.
+
+    >>> turns = merge_turns([Message("system", "Be kind."), Message("developer", "Be short."), Message("user", "Hi")])
+    >>> [(message.role, message.text) for message in turns]
+    [('system', 'Be kind.\\n\\nBe short.'), ('user', 'Hi')]
+    """
+    turns: list[Message] = []
+    for message in messages:
+        role = message.role
+        if role in ("system", "developer"):
+            role = "system" if all(turn.role == "system" for turn in turns) else "user"
+        last = turns[-1] if turns else None
+        if last is not None and role == last.role and role in ("system", "user"):
+            texts = [text for text in (last.text, message.text) if text]
+            turns[-1] = replace(last, content="\n\n".join(texts))
+        else:
+            turns.append(replace(message, role=role))
+    return turns
 
 
 def _clean_call(call: Call) -> Call:

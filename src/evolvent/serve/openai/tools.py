@@ -4,8 +4,9 @@ Tools are shown by the checkpoint's own chat template if it supports them (`mode
 library: one line a tool for a vocabulary of whole words, four blocks for all others (`models.toolprompt`). Calls are
 read in the form of that prompt and never evaluated. Text that is not a call of an offered tool stays text.
 
-A required call ("required", or a function by its name), and a single call at most, can be guaranteed only by
-constrained decoding (`models.constraints`): tokens that cannot become a valid call have probability zero.
+A required call ("required", or a function by its name) can be guaranteed only by constrained decoding
+(`models.constraints`): tokens that cannot become a valid call have probability zero. Where a call is free and one is
+allowed at most, the first of a reply is told.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def parse_offer(chat_request: ChatRequest) -> ToolOffer:
     Raises:
         ConfigError: every mistake at once: invalid or conflicting tools, malformed schemas, an invalid choice or one
             that
-            names no tool, and guarantees that "auto" cannot give.
+            names no tool.
     """
     problems: list[Problem] = []
     tools: list[Tool] = []
@@ -83,14 +84,6 @@ def parse_offer(chat_request: ChatRequest) -> ToolOffer:
     callable_tools, choice_problems = _select_callable(chat_request.tool_choice, tools)
     problems += choice_problems
     is_auto = chat_request.tool_choice == "auto"
-    if is_auto and tools and not chat_request.parallel_tool_calls:
-        problems.append(
-            Problem(
-                "parallel_tool_calls",
-                "an unconstrained reply cannot be limited to one call",
-                "leave it out, or set tool_choice to 'required' or a function",
-            )
-        )
     if problems:
         raise ConfigError(problems)
     if not tools or chat_request.tool_choice == "none":
@@ -314,7 +307,7 @@ class ToolRenderer:
                 hold. VocabularyMismatch: a word that the policy does not have.
         """
         _check_order(messages)
-        turns = [replace(message, role="system") if message.role == "developer" else message for message in messages]
+        turns = list(messages)
         is_constrained = offer.is_required or (answer_schema is not None and bool(offer.tools))
         prompt = self._constrained_prompt if is_constrained else self.prompt
         if isinstance(prompt, ChatTools):
@@ -400,10 +393,6 @@ def _check_order(messages: Sequence[Message]) -> None:
         if open_calls:
             problems.append(Problem(path, f"unanswered calls: {open_calls[:8]}", "add a message of the role 'tool'"))
         open_calls = []
-        if message.role in ("system", "developer") and number:
-            problems.append(
-                Problem(f"{path}.role", f"{message.role!r} after other messages", "make it the first message")
-            )
         if message.calls:
             open_calls = [str(call.id) for call in message.calls if call.id]
             if message.role != "assistant" or len(set(open_calls)) < len(message.calls):

@@ -224,7 +224,9 @@ class ReplyWriter:
             num_tokens = len(choice.sample.ids)
             choice.text, choice.refusal = "", f"the tool call was cut after {num_tokens} tokens; raise max_tokens"
         if self.tools is not None and choice.finish_reason == "stop":
-            choice.text, choice.calls = self.tools.parse_reply(choice.text)
+            choice.text, calls = self.tools.parse_reply(choice.text)
+            choice.calls = calls if self.tools.offer.allows_several else calls[:1]
+            choice.drops_calls = len(choice.calls) < len(calls)
             if choice.calls:
                 choice.finish_reason = "tool_calls"
         self.on_choice(choice)
