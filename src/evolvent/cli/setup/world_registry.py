@@ -399,6 +399,12 @@ def _make_gymnasium(option: str) -> World:
     return open_gymnasium_world(option)
 
 
+def _make_verifiers(option: str) -> World:
+    from evolvent.worlds.extras.verifiers import open_verifiers_world
+
+    return open_verifiers_world(option)
+
+
 def _make_prompts(option: str) -> World:
     from evolvent.cli.setup.prompt_data import make_prompt_world
 
@@ -484,6 +490,11 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "textworld": (_extra_world("textworld", "TextGames", plain=False), "folder", "TextWorld's games in a FOLDER"),
     "textcraft": (_make_textcraft, "folder", "TextCraft over its own recipe files; textcraft:FOLDER"),
     "todo": (_tool_world("todo"), "form", "tools over projects and tasks, which they also change"),
+    "verifiers": (
+        _make_verifiers,
+        "taskset and settings",
+        "a taskset of an installed package for verifiers; verifiers:NAME?max_turns=8",
+    ),
     "weather": (_tool_world("weather"), "form", "tools over places, dates and the weather there"),
     "webreplay": (_make_webreplay, "folder", "recorded pages, generated ones or Mind2Web's; webreplay:FOLDER"),
     "wordle": (_make_wordle, "rules or list", "guess a word in six tries; wordle:lmrl, wordle:WORDS.txt"),
