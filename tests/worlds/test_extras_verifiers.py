@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from evolvent.cli.registry import load_world
+from evolvent.cli.setup.registry import load_world
 from evolvent.errors import ConfigError, EnvLost
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
