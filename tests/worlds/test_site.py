@@ -289,7 +289,7 @@ def test_fields_show_their_text_and_enter_sends_them():
     env.step("go_back")
     observation = env.step(f"type [{id_of(env, 'textbox', 'Search')}] [stock pot] [1]")[0]
     assert "Search results for: stock pot" in observation and "PREVIOUS ACTION: type [" in observation
-    assert env.page.read("product") and all("Stock Pot" in title for title in env.page.read("product")[:3])
+    assert env.page.list_names("product") and all("Stock Pot" in title for title in env.page.list_names("product")[:3])
 
 
 def test_a_form_is_checked_before_it_counts():
@@ -306,7 +306,7 @@ def test_a_form_is_checked_before_it_counts():
     assert env.snapshot().state.changes == (), "Enter does not send a form of several fields"
     env.step(f"click [{id_of(env, 'button', 'Submit Review')}]")
     assert env.snapshot().state.changes == (("review", sku, 4, "Nice", "Very nice."),)
-    assert env.page.read("reviewer")[0] == USER.name and "4 stars: Nice" in env.page.read("reviews")
+    assert env.page.list_names("reviewer")[0] == USER.name and "4 stars: Nice" in env.page.list_names("reviews")
 
 
 @pytest.mark.parametrize(
@@ -363,8 +363,8 @@ def test_a_purchase_from_the_search_to_the_order():
     env.step(f"click [{id_of(env, 'link', 'My Cart 1 items')}]")
     env.step(f"click [{id_of(env, 'link', 'Proceed to Checkout')}]")
     observation = env.step(f"click [{id_of(env, 'button', 'Place Order')}]")[0]
-    assert "Thank you for your purchase!" in observation and env.page.read("status") == ["Pending"]
-    assert env.page.read("items") == [product.title, "Quantity: 1"]
+    assert "Thank you for your purchase!" in observation and env.page.list_names("status") == ["Pending"]
+    assert env.page.list_names("items") == [product.title, "Quantity: 1"]
     assert id_of(env, "link", "My Cart 0 items")
 
 

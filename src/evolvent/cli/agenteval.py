@@ -27,7 +27,7 @@ from evolvent.cli.bfclbench import open_bench_run
 from evolvent.cli.setup.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
 from evolvent.cli.setup.model_defaults import read_model_facts
 from evolvent.cli.setup.prompting import fill_history
-from evolvent.cli.setup.record import collect_versions
+from evolvent.cli.setup.record import choose_run_folder, collect_versions
 from evolvent.cli.setup.settings import Command, parse_command
 from evolvent.cli.terminal.console import format_rate, render_table
 from evolvent.cli.terminal.progress import Progress
@@ -81,8 +81,10 @@ def run(argv: Sequence[str], console: Console) -> int:
     with prepare_agent(config, worlds_by_name, verb=COMMAND.verb) as agent_setup:
         if agent_setup.policy is not None:
             config = fill_history(config, agent_setup.policy, console)
-        with open_bench_run(COMMAND, replace(args, config=config), agent_setup, console) as bench_run:
-            store, file = bench_run.store, bench_run.folder / "agent-eval.json"
+        folder = args.resume or choose_run_folder("agent-eval", config.output_dir)
+        file = folder / "agent-eval.json"
+        with open_bench_run(COMMAND.verb, folder, config, agent_setup, console) as bench_run:
+            store = bench_run.store
             sheet = Sheet(
                 _named_player(agent_setup, config),
                 config.seed,

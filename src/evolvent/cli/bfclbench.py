@@ -20,7 +20,7 @@ from evolvent.bench.bfcl import CategoryRow, MaskedBfcl, category_rows, compute_
 from evolvent.bench.code import ProblemTally, check_ks, count_samples, mean_pass_at
 from evolvent.cli.setup.agent_options import AgentConfig, AgentSetup, prepare_agent, resume_collection
 from evolvent.cli.setup.record import RunRecord, choose_run_folder, collect_versions, record_run
-from evolvent.cli.setup.settings import Command, ParsedCommand, parse_command
+from evolvent.cli.setup.settings import Command, parse_command
 from evolvent.cli.terminal.console import render_table
 from evolvent.cli.terminal.progress import Progress
 from evolvent.errors import ConfigError, HashMismatch, Problem, unknown_name_problem
@@ -58,14 +58,12 @@ class BenchRun:
     """An open run of a bench.
 
     Args:
-        folder: the folder of the run.
         config: the settings of the bench.
         agent_setup: the agent that is measured.
         store: the trajectories, open for writing.
         progress: the progress line.
     """
 
-    folder: Path
     config: AgentConfig
     agent_setup: AgentSetup
     store: Store
@@ -86,17 +84,15 @@ class BenchRun:
 
 @contextmanager
 def open_bench_run(
-    command: Command[Any], args: ParsedCommand[Any], agent_setup: AgentSetup, console: Console
+    verb: str, folder: Path, config: AgentConfig, agent_setup: AgentSetup, console: Console
 ) -> Iterator[BenchRun]:
-    """Opens the run of a bench, new or resumed, and records its state until the context ends."""
-    config = args.config
-    folder = args.resume or choose_run_folder(command.verb.removeprefix("bench "), config.output_dir)
+    """Opens the run of a bench in its folder, new or resumed, and records its state until the context ends."""
     with (
         Store.open(folder / "trajectories", writing=True) as store,
-        record_run(folder, RunRecord(command.verb, config, config.seed)),
+        record_run(folder, RunRecord(verb, config, config.seed)),
         Progress(console) as progress,
     ):
-        yield BenchRun(folder, config, agent_setup, store, progress)
+        yield BenchRun(config, agent_setup, store, progress)
 
 
 def _write_results(path: Path, agent_setup: AgentSetup, counts: Mapping[str, object]) -> None:
@@ -159,7 +155,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     )
     with prepare_agent(config, {world.name: world}, verb=COMMAND.verb) as base_setup:
         agent_setup = _constrain_calls(base_setup) if config.constrained else base_setup
-        with open_bench_run(COMMAND, args, agent_setup, console) as bench_run:
+        folder = args.resume or choose_run_folder("bfcl", config.output_dir)
+        with open_bench_run(COMMAND.verb, folder, config, agent_setup, console) as bench_run:
             trajectories_by_world = [
                 bench_run.play(bench_world, _name_starts(bench_world, config))
                 for bench_world in (world, masked_world)
@@ -181,7 +178,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         "problems": [str(problem) for problem in world.problems],
         "lost_to_names": None if loss_interval is None else [loss_interval.mean, loss_interval.low, loss_interval.high],
     }
-    path = bench_run.folder / "bfcl.json"
+    path = folder / "bfcl.json"
     _write_results(path, agent_setup, counts)
     _print_results(console, category_results, masked_rows, loss_interval)
     _print_lines(console, *world.problems[:5], f"results {path}")
@@ -302,7 +299,8 @@ def run_calls(argv: Sequence[str], console: Console) -> int:
     samples, problems = read_call_samples(config.data, config.tools)
     world = CallSet(samples[: config.limit], form=config.form)
     with prepare_agent(config, {world.name: world}, verb=CALLS_COMMAND.verb) as agent_setup:
-        with open_bench_run(CALLS_COMMAND, args, agent_setup, console) as bench_run:
+        folder = args.resume or choose_run_folder("calls", config.output_dir)
+        with open_bench_run(CALLS_COMMAND.verb, folder, config, agent_setup, console) as bench_run:
             trajectories = bench_run.play(
                 world, {Start(task): f"calls/{task.id}" for task in world.tasks("test", "all")}
             )
@@ -327,7 +325,7 @@ def run_calls(argv: Sequence[str], console: Console) -> int:
         "not_answered": len(trajectories) - len(answered),
         "problems": [str(problem) for problem in problems],
     }
-    path = bench_run.folder / "calls.json"
+    path = folder / "calls.json"
     _write_results(path, agent_setup, counts)
     _print_call_scores(console, score, num_exact)
     _print_lines(console, *problems[:5])
@@ -416,14 +414,15 @@ def run_code(argv: Sequence[str], console: Console) -> int:
         if not tasks:
             raise ConfigError("no problems in this split", value=config.split, expected="the split in the file names")
         with prepare_agent(config, {world.name: world}, verb=CODE_COMMAND.verb) as agent_setup:
-            with open_bench_run(CODE_COMMAND, args, agent_setup, console) as bench_run:
+            folder = args.resume or choose_run_folder("code", config.output_dir)
+            with open_bench_run(CODE_COMMAND.verb, folder, config, agent_setup, console) as bench_run:
                 names = {
                     start: f"code/{start.task.id}/{start.sample}"
                     for task in tasks
                     for start in (Start(task, number) for number in range(config.samples))
                 }
                 problem_tallies = count_samples(tasks, bench_run.play(world, names))
-    results_path = bench_run.folder / "code.json"
+    results_path = folder / "code.json"
     _write_results(results_path, agent_setup, _count_problems(config, path, world, problem_tallies))
     _print_pass_rates(console, config, problem_tallies, world)
     _print_lines(console, f"results {results_path}")

@@ -124,7 +124,7 @@ class ProcessHost:
         """Waits until one of the calls is answered; returns the answered ones, none after `timeout_s` seconds."""
         return list(wait(calls, timeout_s, FIRST_COMPLETED).done)
 
-    def read(self, call: Future[bytes | None]) -> bytes | None:
+    def take_answer(self, call: Future[bytes | None]) -> bytes | None:
         """Returns the answer to a call; None where the player is lost."""
         return call.result()
 

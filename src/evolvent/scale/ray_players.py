@@ -90,7 +90,7 @@ class _PlayerHost(Protocol):
         """Waits until one of the calls is answered; returns the answered ones, none after `timeout_s` seconds."""
         ...
 
-    def read(self, call: Any, /) -> bytes | None:
+    def take_answer(self, call: Any, /) -> bytes | None:
         """Returns the answer to a call; None where the player is lost."""
         ...
 
@@ -123,7 +123,7 @@ class _RayHost:
         ready_calls: list[Any] = self._ray.wait(list(calls), num_returns=1, timeout=timeout_s)[0]
         return ready_calls
 
-    def read(self, call: Any) -> bytes | None:
+    def take_answer(self, call: Any) -> bytes | None:
         """Returns the answer to a call; None where the player, or the node of the answer, is lost."""
         ray_errors = self._ray.exceptions
         try:
@@ -351,7 +351,7 @@ class PlayerPool:
             player = player_of_call[call]
             player.calls.popleft()
             player.last_answer_time = time.monotonic()
-            answers.append((player, self._host.read(call)))
+            answers.append((player, self._host.take_answer(call)))
         return answers
 
     def _process_answer(

@@ -1,1 +1,1 @@
-"""What commands share: settings, and the worlds, policies, agents and runs that they name."""
+"""Settings that commands share, and the worlds, policies, agents and runs that they name."""

@@ -270,13 +270,13 @@ class _Collector:
         """Keeps a function under the name that the model reads: that of its server and its own."""
 
         @functools.wraps(fn)
-        def named(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             return fn(*args, **kwargs)
 
         own_name = name or fn.__name__
-        named.__name__ = f"{self._prefix}_{own_name}" if self._prefix else own_name
-        named.__doc__ = description
-        self.functions.append(named)
+        call.__name__ = f"{self._prefix}_{own_name}" if self._prefix else own_name
+        call.__doc__ = description
+        self.functions.append(call)
 
 
 async def _set_up(toolset: Any, source: Any, state: Any) -> None:

@@ -169,7 +169,7 @@ def matches_url(reference: str, url: str) -> bool:
 
 def _is_satisfied(check: ProgramCheck, url: str, view: View) -> bool:
     page = render_page(view, url if check.url == "last" else resolve_url(view, check.url))
-    content = "\n".join(page.read(check.locator))
+    content = "\n".join(page.list_names(check.locator))
     if check.is_exact:
         return matches_exactly(check.required[0], content)
     return all(matches_included(text, content) for text in check.required)

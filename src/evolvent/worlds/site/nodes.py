@@ -103,7 +103,7 @@ class Page:
         """Returns how often the page can be scrolled down."""
         return max(0, (len(self.nodes) - 2) // WINDOW)
 
-    def read(self, key: str) -> list[str]:
+    def list_names(self, key: str) -> list[str]:
         """Returns the names of all nodes with a key; of all nodes for ""."""
         return [node.name for node in self.nodes if not key or node.key == key]
 

@@ -79,7 +79,7 @@ class Navigator:
         positions = [position for position, node in enumerate(self.page.nodes) if node.name == label and node.field]
         self.act(f"type [{self._reveal(positions[0])}] [{text}] [{int(enter)}]")
 
-    def read(self, key: str) -> str:
+    def read_node(self, key: str) -> str:
         """Scrolls to the first node with a key and returns its name; "" if there is none."""
         position = self.find(key=key)
         if position < 0:

@@ -203,7 +203,7 @@ POST_GOALS = (
         "post",
         ("Who wrote {target}?", "Tell me the username of the author of {target}."),
         lambda database, post, slots: Evaluation(exact_match=post.author),
-        lambda user, slots: user.read("author"),
+        lambda user, slots: user.read_node("author"),
         is_question=True,
     ),
     Goal[Post](
@@ -211,7 +211,7 @@ POST_GOALS = (
         "post",
         ("How many comments does {target} have?",),
         lambda database, post, slots: Evaluation(must_include=(f"{len(post.comments)}",)),
-        lambda user, slots: user.read("num_comments"),
+        lambda user, slots: user.read_node("num_comments"),
         is_question=True,
         is_count=True,
     ),

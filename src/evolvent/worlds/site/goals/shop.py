@@ -254,7 +254,7 @@ def _ask_reviewer(database: Database, product: Product, slots: Slots) -> Evaluat
 
 
 def _read_or_decline(user: Navigator, key: str) -> str:
-    return user.read(key) or "N/A"
+    return user.read_node(key) or "N/A"
 
 
 def _list_titles(database: Database, order: Order) -> tuple[str, ...]:
@@ -271,7 +271,7 @@ PRODUCT_GOALS = (
         "product",
         ("What is the price of {target}?", "How much does {target} cost?"),
         lambda database, product, slots: Evaluation(must_include=(format_price(product.price),)),
-        lambda user, slots: user.read("price"),
+        lambda user, slots: user.read_node("price"),
         is_question=True,
     ),
     Goal[Product](
@@ -279,7 +279,7 @@ PRODUCT_GOALS = (
         "product",
         ("How many reviews does {target} have?", "Tell me how many customers have reviewed {target}."),
         lambda database, product, slots: Evaluation(must_include=(str(len(product.reviews)),)),
-        lambda user, slots: user.read("num_reviews"),
+        lambda user, slots: user.read_node("num_reviews"),
         is_question=True,
         is_count=True,
     ),
@@ -320,7 +320,7 @@ PRODUCT_GOALS = (
         "product",
         ("What is the SKU of {target}?", "Tell me the SKU of {target}."),
         lambda database, product, slots: Evaluation(must_include=(product.sku,)),
-        lambda user, slots: user.read("sku"),
+        lambda user, slots: user.read_node("sku"),
         is_question=True,
     ),
     Goal[Product](
@@ -348,7 +348,7 @@ ORDER_GOALS = (
         "order",
         ("What is the grand total of {target}?", "How much did I pay in total for {target}?"),
         lambda database, order, slots: Evaluation(must_include=(_total(database, order),)),
-        lambda user, slots: user.read("total"),
+        lambda user, slots: user.read_node("total"),
         is_question=True,
     ),
     Goal[Order](
@@ -356,7 +356,7 @@ ORDER_GOALS = (
         "order",
         ("What is the status of {target}?", "Tell me the status of {target}."),
         lambda database, order, slots: Evaluation(exact_match=order.status),
-        lambda user, slots: user.read("status"),
+        lambda user, slots: user.read_node("status"),
         is_question=True,
     ),
     Goal[Order](
@@ -364,7 +364,7 @@ ORDER_GOALS = (
         "order",
         ("How many different products does {target} hold?",),
         lambda database, order, slots: Evaluation(must_include=(str(len(order.lines)),)),
-        lambda user, slots: user.read("num_lines"),
+        lambda user, slots: user.read_node("num_lines"),
         is_question=True,
         is_count=True,
     ),
@@ -380,7 +380,7 @@ ORDER_GOALS = (
         "order",
         ("On which day did I place {target}?", "What is the date of {target}?"),
         lambda database, order, slots: Evaluation(fuzzy_match=format_day(order.day)),
-        lambda user, slots: user.read("date"),
+        lambda user, slots: user.read_node("date"),
         is_question=True,
     ),
     Goal[Order](

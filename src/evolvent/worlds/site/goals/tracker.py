@@ -280,9 +280,9 @@ def _click(user: Navigator, name: str) -> str:
     return ""
 
 
-def _read(user: Navigator, key: str) -> str:
+def _read_label(user: Navigator, key: str) -> str:
     """Returns what stands behind a label; `N/A` where it says None."""
-    text = user.read(key)
+    text = user.read_node(key)
     return "N/A" if text in ("", "None") else text
 
 
@@ -328,7 +328,7 @@ ISSUE_GOALS = (
         "issue",
         ("Who opened {target}?", "Tell me the username of the author of {target}."),
         lambda database, issue, slots: Evaluation(exact_match=issue.author),
-        lambda user, slots: user.read("author"),
+        lambda user, slots: user.read_node("author"),
         is_question=True,
     ),
     Goal[Issue](
@@ -336,7 +336,7 @@ ISSUE_GOALS = (
         "issue",
         ("Who is assigned to {target}?", "Tell me the assignee of {target}."),
         lambda database, issue, slots: Evaluation(exact_match=issue.assignee) if issue.assignee else None,
-        lambda user, slots: _read(user, "assignee"),
+        lambda user, slots: _read_label(user, "assignee"),
         is_question=True,
     ),
     Goal[Issue](
@@ -375,7 +375,7 @@ ISSUE_GOALS = (
         "issue",
         ("Which labels does {target} have? Separate them by commas.", "List the labels of {target}, with commas."),
         lambda database, issue, slots: Evaluation(exact_match=", ".join(issue.labels)) if issue.labels else None,
-        lambda user, slots: _read(user, "labels"),
+        lambda user, slots: _read_label(user, "labels"),
         is_question=True,
     ),
     Goal[Issue](
@@ -393,7 +393,7 @@ REQUEST_GOALS = (
         "merge request",
         ("What is the source branch of {target}?", "Tell me the name of the branch of {target}."),
         lambda database, request, slots: Evaluation(exact_match=request.branch),
-        lambda user, slots: user.read("branch"),
+        lambda user, slots: user.read_node("branch"),
         is_question=True,
     ),
     Goal[MergeRequest](
@@ -401,7 +401,7 @@ REQUEST_GOALS = (
         "merge request",
         ("What is the state of {target}?", "Is {target} open, merged or closed? Answer with one word."),
         lambda database, request, slots: Evaluation(exact_match=request.state),
-        lambda user, slots: user.read("state"),
+        lambda user, slots: user.read_node("state"),
         is_question=True,
     ),
     Goal[MergeRequest](
@@ -416,7 +416,7 @@ REQUEST_GOALS = (
         "merge request",
         ("Who reviews {target}?", "Tell me the reviewer of {target}."),
         lambda database, request, slots: Evaluation(exact_match=request.reviewer) if request.reviewer else None,
-        lambda user, slots: _read(user, "reviewer"),
+        lambda user, slots: _read_label(user, "reviewer"),
         is_question=True,
     ),
     Goal[MergeRequest](
@@ -476,7 +476,7 @@ PROJECT_GOALS = (
         "project",
         ("How many open issues does {target} have?",),
         _count_open,
-        lambda user, slots: user.read("num_open"),
+        lambda user, slots: user.read_node("num_open"),
         is_question=True,
         is_count=True,
     ),
