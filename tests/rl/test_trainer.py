@@ -11,7 +11,7 @@ from acting import Echo, Endless, quick, run_of, small, talking, verbs_of
 import evolvent as ev
 from evolvent.agents.base import recorded_turn
 from evolvent.agents.history import Window
-from evolvent.errors import NothingToLearn
+from evolvent.errors import ConfigError, NothingToLearn
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
@@ -22,13 +22,16 @@ from evolvent.methods.ntpo import NTPOConfig
 from evolvent.methods.poad import POADConfig as PoadConfig
 from evolvent.methods.poad import poad
 from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
+from evolvent.models.policy import tiny_policy
 from evolvent.rl.advantages import Advantages, decomposed_gae
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import PolicyGradient, policy_gradient
+from evolvent.rl.prefetch import RolloutPrefetcher
 from evolvent.rl.presets import GRPO, POAD
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, add_columns
 from evolvent.rl.scored_rollout import add_top_k_support, score_sequences
 from evolvent.rl.trainer import PolicyTrainer, RLSpec, run_epochs
+from evolvent.trajectory import Start, Task
 
 
 def tasks(world):
@@ -409,3 +412,16 @@ def test_an_adapter_practises_on_one_base(tmp_path, beginner):
     with run_of(tmp_path, world) as run:
         again = dict(ppo(tuned, tasks(world), config=config, run=run).model.named_parameters())
     assert all(torch.equal(weight, again[name]) for name, weight in own.items() if "lora" in name)
+
+
+def test_other_tasks_than_those_that_are_played_ahead_are_refused():
+    """Their episodes would be played twice, and a copy of weights would change under a game."""
+    task, other = (Start(Task("lock", "1", {"n": number}, "k")) for number in range(2))
+    prefetcher = RolloutPrefetcher(tiny_policy(["go"]), lambda policy, starts, iteration: [])
+    try:
+        prefetcher.launch(tiny_policy(["go"]), [task], 1)
+        with pytest.raises(ConfigError, match="needs the same tasks in every iteration"):
+            prefetcher.take([other], 1)
+        assert prefetcher.take([task], 1) == [] and prefetcher.take([task], 2) is None
+    finally:
+        prefetcher.close()

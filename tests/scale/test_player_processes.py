@@ -21,7 +21,7 @@ from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.rl.trainer import RLConfig
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
-from evolvent.scale.player_processes import _PROGRAM
+from evolvent.scale.player_processes import _PROGRAM, open_processes
 from evolvent.scale.ray_backend import RayBackend, collect_on_cluster
 from evolvent.scale.ray_cluster import parse_cluster
 from evolvent.scale.ray_players import WorldFactory, open_players
@@ -143,6 +143,15 @@ def test_worlds_that_a_process_cannot_make_are_refused_before_anything_is_played
     factory = WorldFactory("tests.scale.nowhere:made")
     with pytest.raises(EngineError, match="nowhere"), open_players(parse_cluster("here?players=1"), factory, made()):
         raise AssertionError("the block must not begin")
+
+
+def test_a_player_that_fails_says_why():
+    """Not that it is gone, and in every later answer what failed first."""
+    with open_processes() as host:
+        player = host.start(b"no setup")
+        call = host.call(player, "hello")
+        with pytest.raises(EngineError, match=r"a player failed.*start failed.*JSONDecodeError"):
+            host.take_answer(call)
 
 
 _CALLER = """

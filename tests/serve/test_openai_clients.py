@@ -77,6 +77,12 @@ def test_merged_turns_of_a_longer_conversation_extend_those_of_a_shorter_one():
     assert merge_turns(later)[: len(merge_turns(sent))] == merge_turns(sent)
 
 
+def test_speakers_of_different_names_stay_apart():
+    bob, al = (Message("user", "Hi", extra={"name": name}) for name in ("bob", "al"))
+    assert merge_turns([bob, al]) == [bob, al]
+    assert [turn.text for turn in merge_turns([bob, bob])] == ["Hi\n\nHi"]
+
+
 @pytest.mark.parametrize("drops_calls", [False, True])
 def test_a_reply_with_calls_that_its_client_was_not_told_is_not_continued(policy, drops_calls):
     dialect = PolicyDialect(Generator(policy, ev.LocalEngine(policy, slots=1)), NAME)
@@ -141,4 +147,6 @@ def test_fields_that_change_no_reply_are_accepted(http):
 def test_the_best_of_as_many_samples_as_are_asked_for_are_all(http):
     reply = ask(http, "/completions", prompt=["a", "b"], n=2, best_of=2, max_tokens=2)
     assert len(reply["choices"]) == 4
-    assert "best_of" in ask(http, "/completions", status=400, prompt="a", n=1, best_of=3)["error"]["message"]
+    for count, best_of in ((1, 3), (3, 1)):
+        refused = ask(http, "/completions", status=400, prompt="a", n=count, best_of=best_of)
+        assert "best_of" in refused["error"]["message"]

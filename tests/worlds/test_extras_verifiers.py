@@ -129,6 +129,10 @@ def test_episodes_fork_by_replay():
         ("sums_set?max_turns=0", "expected a whole number of 1 or more"),
         ("sums_set?kind=box", "has a reward that needs a container: got 'looked'"),
         ("sums_set?kind=user", "lets a user begin"),
+        ("sums_set?kind=mixed tools", "has tasks of different tools: got [(), ('desk_add',)]"),
+        ("sums_set?kind=mixed rewards", "has tasks of different rewards"),
+        ("owner/sums_set", "expected the name of an installed package"),
+        ("sums_set?kind=rewards.py:exact", "settings that name files of code are refused"),
     ],
 )
 def test_what_cannot_be_played_is_refused_by_name(option, text):
@@ -149,6 +153,27 @@ def test_an_error_of_a_reward_ends_the_episode_without_a_score(monkeypatch):
     env.reset()
     with pytest.raises(EnvLost, match="no answer key"):
         env.step("1")
+
+
+def test_a_reward_beyond_full_marks_ends_the_episode_without_a_score():
+    """A sum would hide that the answer was wrong."""
+    env = open_verifiers_world("sums_set?kind=large").make(first_task(open_verifiers_world("sums_set?kind=large")))
+    env.reset()
+    with pytest.raises(EnvLost, match=r"worked.*9"):
+        env.step("wrong")
+
+
+def test_success_needs_every_reward_by_its_name():
+    world = open_verifiers_world("sums_set?kind=tools")
+    assert world.score([1.5], {"rewards": {"exact": 1.0, "worked": 1.0}}).success is True
+    assert world.score([1.5], {"rewards": {"exact": 0.0, "worked": 1.0}}).success is False
+
+
+def test_a_task_whose_answer_changed_is_not_scored():
+    world, changed = VerifiersWorld("sums_set"), VerifiersWorld("sums_set")
+    changed._tasks.reverse()
+    with pytest.raises(ConfigError, match=r"task \d+ of verifiers:sums_set has changed"):
+        changed.make(first_task(world))
 
 
 def test_the_fingerprint_follows_the_tasks():

@@ -280,7 +280,19 @@ class BoxTask(SumTask):
         return 0.0
 
 
-KINDS = {"plain": SumTask, "tools": ToolTask, "box": BoxTask}
+class OtherTask(SumTask):
+    @vf.reward
+    async def short(self, trace) -> float:
+        return float(len(trace.last_reply) < 9)
+
+
+class LargeTask(SumTask):
+    @vf.reward(weight=0.5)
+    async def worked(self, trace) -> float:
+        return 9.0
+
+
+KINDS = {"plain": SumTask, "large": LargeTask, "tools": ToolTask, "box": BoxTask}
 
 
 class Sums(vf.Taskset[SumTask, SumConfig]):
@@ -288,7 +300,8 @@ class Sums(vf.Taskset[SumTask, SumConfig]):
         for number in range(self.config.size):
             prompt = None if self.config.kind == "user" else f"What is {number} + 1?"
             data = SumData(prompt=prompt, system_prompt="Answer with a number.", answer=number + 1)
-            yield KINDS.get(self.config.kind, SumTask)(data)
+            mixed = {"mixed tools": ToolTask, "mixed rewards": OtherTask}.get(self.config.kind, SumTask)
+            yield KINDS.get(self.config.kind, mixed if number % 2 else SumTask)(data)
 
 
 __all__ = ["Sums"]

@@ -185,7 +185,10 @@ def trajectory_transformer(
     checkpoint: SequenceCheckpoint | None = None,
     device: str = "cpu",
 ) -> Planner:
-    """Trains on episodes, or resumes the training of `checkpoint`.
+    """Trains on episodes.
+
+    Args:
+        checkpoint: where the training is stored; an existing one is resumed.
         device: where the networks learn, as "cuda:1"; the policy is on the CPU afterwards.
     Raises:
         ConfigError: there are more choices than bins, or the checkpoint is of a training with other settings.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from evolvent.errors import ConfigError
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Start, Trajectory
 
@@ -80,10 +81,20 @@ class RolloutPrefetcher:
         return trajectories
 
     def take(self, starts: Sequence[Start], iteration: int) -> list[Trajectory] | None:
-        """Returns the episodes that were prefetched for these starts, when finished; None: they were not prefetched."""
+        """Returns the episodes that were prefetched for these starts, when finished; None: they were not prefetched.
+
+        Raises:
+            ConfigError: other starts were prefetched for this iteration.
+        """
         prefetch = self._under_way.get(iteration)
-        if prefetch is None or prefetch.starts != list(starts):
+        if prefetch is None:
             return None
+        if prefetch.starts != list(starts):
+            raise ConfigError(
+                "prefetch_rollouts needs the same tasks in every iteration",
+                value=f"other tasks in iteration {iteration}",
+                hint="set prefetch_rollouts=False",
+            )
         del self._under_way[iteration]
         return prefetch.trajectories.result()
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.deadline import Deadline
-from evolvent.errors import EngineError, EvolventError
+from evolvent.errors import EngineError, EvolventError, boundary
 from evolvent.files import write_atomic
 from evolvent.scale.ray_player import Player
 from evolvent.workers import CallerPipe, PipedProcess, pack_message
@@ -85,7 +85,10 @@ class _PlayerProcess:
         try:
             while (call := self._calls.get()) is not None:
                 future, name, arguments = call
-                future.set_result(self._make_call(name, arguments))
+                try:
+                    future.set_result(self._make_call(name, arguments))
+                except EvolventError as error:
+                    future.set_exception(error)
         finally:
             self._process.kill()
 
@@ -96,11 +99,16 @@ class _PlayerProcess:
             "files": [str(argument.path) for argument in arguments if isinstance(argument, _StoredContent)],
             "numbers": [argument for argument in arguments if isinstance(argument, (int, float))],
         }
+        with boundary(EngineError, "a call to a player cannot be sent"):
+            message = pack_message(header, body)
         try:
-            self._process.send(pack_message(header, body), Deadline(inf))
-            return self._process.read_answer(Deadline(inf))[1]
+            self._process.send(message, Deadline(inf))
+            answer, content = self._process.read_answer(Deadline(inf))
         except EvolventError:  # it ended, or was killed because it was silent for too long
             return None
+        if failure := answer.get("failed"):
+            raise EngineError("a player failed", value=failure)
+        return content
 
 
 class ProcessHost:
@@ -125,7 +133,11 @@ class ProcessHost:
         return list(wait(calls, timeout_s, FIRST_COMPLETED).done)
 
     def take_answer(self, call: Future[bytes | None]) -> bytes | None:
-        """Returns the answer to a call; None where the player is lost."""
+        """Returns the answer to a call; None where the player is lost.
+
+        Raises:
+            EngineError: the player failed; the message says how.
+        """
         return call.result()
 
     def end(self, player: _PlayerProcess) -> None:
@@ -160,16 +172,21 @@ def serve_player() -> None:
     """Serves the calls of the process that started this one until it is gone."""
     watched = os.dup(0)
     Thread(target=_end_with_caller, args=(watched,), daemon=True).start()
-    pipe, player = CallerPipe(), None
+    pipe, player, failure = CallerPipe(), None, ""
     while (message := pipe.read_message()) is not None:
         request, body = json.loads(message[0]), message[1]
-        if player is None:
-            player = Player(body)
-            pipe.write({})
-            continue
-        files = [np.fromfile(path, np.uint8) for path in request["files"]]
-        arguments = [*([body] if body else []), *files, *request["numbers"]]
-        pipe.write({}, getattr(player, request["call"])(*arguments) or b"")
+        content = b""
+        try:  # an error of an episode is part of an answer; what is caught here is one of the player itself
+            with boundary(EngineError, f"{request['call']} failed"):
+                if player is None and not failure:
+                    player = Player(body)
+                elif player is not None:
+                    files = [np.fromfile(path, np.uint8) for path in request["files"]]
+                    arguments = [*([body] if body else []), *files, *request["numbers"]]
+                    content = getattr(player, request["call"])(*arguments) or b""
+        except EvolventError as error:
+            failure = str(error)[-400:]
+        pipe.write({"failed": failure} if failure else {}, content)
 
 
 def _end_with_caller(handle: int) -> None:

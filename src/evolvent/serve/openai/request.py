@@ -193,8 +193,8 @@ class CompletionRequest(BaseCompletionRequest):
 
     @model_validator(mode="after")
     def _check_best_of(self) -> CompletionRequest:
-        if self.best_of not in (None, 1, self.n):
-            raise ValueError("best_of above n is not supported: leave it out, or use the value of n")
+        if self.best_of not in (None, self.n):
+            raise ValueError("best_of other than n is not supported: leave it out, or use the value of n")
         return self
 
     @model_validator(mode="after")
@@ -251,7 +251,8 @@ def merge_turns(messages: Sequence[Message]) -> list[Message]:
 
     Chat templates and dialects are written for that form; clients also send several system messages, or one before a
     later turn. Those at the beginning become one. A later one is told by the user, where it stands: its place in front
-    would change what earlier replies were sampled after. Neighbors are joined by an empty line.
+    would change what earlier replies were sampled after. Neighbors are joined by an empty line; speakers of different
+    names, and messages with calls, stay as they are.
 
     >>> turns = merge_turns([Message("system", "Be kind."), Message("developer", "Be short."), Message("user", "Hi")])
     >>> [(message.role, message.text) for message in turns]
@@ -263,12 +264,18 @@ def merge_turns(messages: Sequence[Message]) -> list[Message]:
         if role in ("system", "developer"):
             role = "system" if all(turn.role == "system" for turn in turns) else "user"
         last = turns[-1] if turns else None
-        if last is not None and role == last.role and role in ("system", "user"):
+        if last is not None and role == last.role and role in ("system", "user") and _is_joined(last, message):
             texts = [text for text in (last.text, message.text) if text]
             turns[-1] = replace(last, content="\n\n".join(texts))
         else:
             turns.append(replace(message, role=role))
     return turns
+
+
+def _is_joined(last: Message, message: Message) -> bool:
+    """Returns whether a message may become a part of the one before it: of the same speaker, and texts alone."""
+    has_same_name = last.extra.get("name") == message.extra.get("name")
+    return has_same_name and not last.calls and not message.calls
 
 
 def _clean_call(call: Call) -> Call:

@@ -66,8 +66,7 @@ def parse_offer(chat_request: ChatRequest) -> ToolOffer:
 
     Raises:
         ConfigError: every mistake at once: invalid or conflicting tools, malformed schemas, an invalid choice or one
-            that
-            names no tool.
+            that names no tool.
     """
     problems: list[Problem] = []
     tools: list[Tool] = []

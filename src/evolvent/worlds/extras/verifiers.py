@@ -9,12 +9,17 @@ and environments that speak for the user.
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -63,6 +68,7 @@ class VerifiersWorld(WrappedWorld):
         max_tasks: int = _MAX_TASKS,
     ) -> None:
         self.taskset, self.settings = taskset, dict(settings or {})
+        _check_name(taskset, self.settings)
         query = "&".join(f"{key}={_format_setting(value)}" for key, value in sorted(self.settings.items()))
         self.name = f"verifiers:{taskset}{'?' if query else ''}{query}"
         super().__init__(VERIFIERS)
@@ -75,6 +81,7 @@ class VerifiersWorld(WrappedWorld):
             raise ConfigError(f"the taskset {taskset!r} has no tasks", value=0, expected="1 or more")
         self._check_tasks()
         first = self._tasks[0]
+        self._rewards = _list_rewards(first)
         rewards = [Reward(_never, weight=_weigh(hook), name=hook.__name__) for hook in first.hooks("reward")]
         tools = [tool.function for tool in self._make_tools(first, None)]
         rows = [self._make_row(number, task) for number, task in enumerate(self._tasks)]
@@ -96,6 +103,8 @@ class VerifiersWorld(WrappedWorld):
                 problems.append("lets a user begin: got a task without a prompt")
             if task.config.judges:
                 problems.append("is scored by a judge")
+            if _list_rewards(task) != _list_rewards(self._tasks[0]):
+                problems.append(f"has tasks of different rewards: got {_list_rewards(task)}")
             problems += [
                 f"has a reward that needs a container: got {hook.__name__!r}"
                 for hook in task.hooks("reward")
@@ -105,18 +114,34 @@ class VerifiersWorld(WrappedWorld):
             raise ConfigError([Problem(self.name, problem, hint) for problem in dict.fromkeys(problems)])
         if not self._tasks[0].hooks("reward"):
             raise ConfigError([Problem(self.name, "pays no reward: got 0 functions", hint)])
+        tool_names = {
+            tuple(tool.tool.name for tool in self._make_tools(task, None))
+            for task in {type(task): task for task in self._tasks}.values()
+        }
+        if len(tool_names) > 1:
+            raise ConfigError([Problem(self.name, f"has tasks of different tools: got {sorted(tool_names)}", hint)])
 
     def _make_row(self, number: int, task: Any) -> dict[str, Json]:
-        return {"messages": [dict(row) for row in _read_prompt(task)], "number": number}
+        return {"messages": [dict(row) for row in _read_prompt(task)], "number": number, "digest": _digest(task)}
 
     def _find_source(self, task: Task) -> Any:
-        """Returns the taskset's own task; raises ConfigError for the spec of another taskset."""
+        """Returns the taskset's own task; raises ConfigError for the spec of another taskset, or of this one before
+        its tasks changed.
+        """
         row = task.spec.get("row")
-        number = row.get("number") if isinstance(row, Mapping) else None
+        number, digest = (row.get("number"), row.get("digest")) if isinstance(row, Mapping) else (None, None)
         if not isinstance(number, int) or not 0 <= number < len(self._tasks):
             expected = f"a number below {len(self._tasks)}"
             raise ConfigError("the task is not one of this taskset", value=number, expected=expected)
-        return self._tasks[number]
+        source = self._tasks[number]
+        if _digest(source) != digest:
+            raise ConfigError(
+                f"task {number} of {self.name} has changed",
+                value=digest,
+                expected=_digest(source),
+                hint="load its tasks anew; a taskset that shuffles needs a fixed seed",
+            )
+        return source
 
     def _make_tools(self, source: Any, state: Any) -> list[FunctionTool]:
         """Returns new tools of a task.
@@ -129,6 +154,9 @@ class VerifiersWorld(WrappedWorld):
         with boundary(ConfigError, f"the tools of {self.name} cannot be made"):
             toolsets = [*self._loaded.toolsets(self._loaded.config), *source.toolsets(source.config)]
             for toolset in toolsets:
+                settings = getattr(toolset, "config", None)
+                if getattr(settings, "url", None) or getattr(settings, "colocated", False):
+                    raise ConfigError("a toolset runs on a server of its own", value=type(toolset).__name__)
                 if state is not None:
                     await_result(_set_up(toolset, source, state))
                 collector = _Collector(toolset.server_name)
@@ -151,7 +179,11 @@ class VerifiersWorld(WrappedWorld):
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Scores an episode: raw = the weighted sum of the rewards, unit = its share of full marks."""
-        return self._prompts.score(rewards, info)
+        score = self._prompts.score(rewards, info)
+        paid = info.get("rewards")
+        if score.success is None or not isinstance(paid, Mapping):
+            return score
+        return replace(score, success=all(paid[name] >= 1 for name, weight in self._rewards if weight > 0))
 
     def describe(self) -> str:
         """Returns a line with the splits, the rewards and their weights, and the tools."""
@@ -159,9 +191,13 @@ class VerifiersWorld(WrappedWorld):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Returns a digest of the taskset's code and tasks: stages that depend on them are done again when they
-        change."""
-        return code_fingerprint([type(self._loaded), type(self._tasks[0])], self._prompts.fingerprint)
+        """Returns a digest of the taskset's code, of the release of its package, and of its tasks with their answers:
+        stages that depend on them are done again when they change.
+        """
+        release = ""
+        with suppress(PackageNotFoundError):
+            release = installed_version(self.taskset)
+        return code_fingerprint([type(self._loaded), type(self._tasks[0])], release, self._prompts.fingerprint)
 
     def vocabulary(self) -> Sequence[str]:
         """Returns the words of all prompts and tools."""
@@ -203,7 +239,7 @@ class _TasksetSession:
         api, self._num_turns = self._api, self._num_turns + 1
         said, calls = read_calls(action, [tool.tool for tool in self._tools])
         if not calls or self._num_turns >= self._world.horizon:
-            self._add(api.AssistantMessage(content=action), sampled=True)
+            self._add(api.AssistantMessage(content=said.strip() if calls else action), sampled=True)
             return self._finish("agent_completed" if not calls else "max_turns")
         named = [replace(call, id=f"call{self._num_turns - 1}{number}") for number, call in enumerate(calls)]
         rows = [api.ToolCall(id=call.id, name=call.name, arguments=json.dumps(dict(call.arguments))) for call in named]
@@ -241,6 +277,11 @@ class _TasksetSession:
         values = {name: None if reward is None else float(reward.score) for name, reward in trace.rewards.items()}
         if None in values.values():
             raise EnvLost(f"{self._world.name} left a reward open", value=values)
+        names = {name for name, _ in self._world._rewards}
+        if set(values) != names or not all(0 <= value <= 1 for value in values.values() if value is not None):
+            raise EnvLost(
+                f"{self._world.name} paid otherwise", value=values, expected=f"0 to 1 for each of {sorted(names)}"
+            )
         metrics = {name: value for name, value in trace.metrics.items() if value is not None}
         return "", float(trace.reward), True, False, {"rewards": values, **({"metrics": metrics} if metrics else {})}
 
@@ -310,6 +351,26 @@ def _read_prompt(source: Any) -> list[dict[str, Json]]:
             content = "".join(map(str, parts))
         rows.append({"role": message.role, "content": content})
     return rows
+
+
+def _check_name(taskset: str, settings: JsonObject) -> None:
+    """Refuses what verifiers would fetch from a hub or read from a file of code: only installed packages are run."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]+", taskset) is None:
+        message = f"got {taskset!r}, expected the name of an installed package"
+        raise ConfigError([Problem("verifiers", message, "install the taskset first")])
+    if re.search(r"\.py\b", json.dumps(settings)):
+        message = "settings that name files of code are refused"
+        raise ConfigError([Problem(f"verifiers:{taskset}", message, "put the code into the taskset's package")])
+
+
+def _digest(source: Any) -> str:
+    """Returns sixteen hexadecimal digits of everything that a task holds: its prompt and its answers."""
+    content = json.dumps(source.data.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _list_rewards(source: Any) -> list[tuple[str, float]]:
+    return [(hook.__name__, _weigh(hook)) for hook in source.hooks("reward")]
 
 
 def _weigh(hook: Callable[..., Any]) -> float:

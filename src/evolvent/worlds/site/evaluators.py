@@ -94,6 +94,10 @@ class Evaluation:
         }
 
 
+_MAX_WORDS_BESIDE = 12  # of a sentence that holds an answer
+_DATE = re.compile(r"\d{4}/\d\d/\d\d")
+
+
 def clean_answer(answer: str) -> str:
     """Returns an answer without the spaces and quotes around it, in lower case.
 
@@ -144,8 +148,15 @@ def _write_date(year: str, month: int, day: str) -> str:
 
 
 def matches_fuzzily(reference: str, answer: str) -> bool:
-    """Says whether an answer is the reference, or a sentence that holds it, after normalization."""
-    return f" {normalize(reference)} " in f" {normalize(clean_answer(answer))} "
+    """Says whether an answer is the reference, or a sentence that holds it, after normalization.
+
+    A sentence has few words beside the reference, and no other date where that is one: a page copied whole is no
+    answer.
+    """
+    expected, said = normalize(reference), normalize(clean_answer(answer))
+    is_short = len(said.split()) <= len(expected.split()) + _MAX_WORDS_BESIDE
+    is_single = not _DATE.fullmatch(expected) or set(_DATE.findall(said)) == {expected}
+    return is_short and is_single and f" {expected} " in f" {said} "
 
 
 def matches_url(reference: str, url: str) -> bool:
