@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import evolvent as ev
-from benchmarks.reporting import RESULTS, about, command_line, finish, show
+from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
 from evolvent.models.policy import Policy
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import policy_gradient
@@ -215,7 +215,7 @@ def measure_lag(*, repeats: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary, open_players(cluster, factory, world) as players:
 
         def practise(name: str, lag: int, pause_s: float) -> tuple[float, ...]:
-            loads.append(os.getloadavg()[0])
+            loads.append(load()[0])
             return _practise(Path(temporary) / name, policy, players, lag=lag, pause_s=pause_s)
 
         pause_s = 0.0

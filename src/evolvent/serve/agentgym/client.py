@@ -150,13 +150,19 @@ class AgentGymClient:
     ) -> Json:
         """Sends a request that is safe to repeat: again while the server is full, restarting or unreachable.
 
-        Raises what `once` raises last.
+        Raises what `send_once` raises last; where the time ends within a try, what the try before it raised.
         """
         attempt, retry_deadline = 0, deadline.within(self.limits.retry_s)
+        last_error: EvolventError | None = None
         while True:
             try:
                 return self.send_once(method, path, body, deadline=deadline)
+            except StepTimeout as error:
+                if last_error is None:
+                    raise
+                raise last_error from error
             except (AtCapacity, EnvLost) as error:
+                last_error = error
                 pause = backoff(attempt, rng)
                 if isinstance(error, AtCapacity):
                     pause = max(pause, min(error.retry_after_s, 5.0) * (0.5 + rng.random() / 2))
