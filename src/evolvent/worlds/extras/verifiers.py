@@ -95,7 +95,7 @@ class VerifiersWorld(WrappedWorld):
         problems = []
         environment = self.api.environment_class(self.taskset)
         if environment is not self.api.SingleAgentEnv:
-            problems.append(f"is played by an environment of its own: got {environment.__name__}")
+            problems.append(f"is played by another environment: got {environment.__name__}")
         for task in self._tasks:
             if type(task).NEEDS_CONTAINER or task.data.image is not None:
                 problems.append("needs a container")
@@ -156,7 +156,7 @@ class VerifiersWorld(WrappedWorld):
             for toolset in toolsets:
                 settings = getattr(toolset, "config", None)
                 if getattr(settings, "url", None) or getattr(settings, "colocated", False):
-                    raise ConfigError("a toolset runs on a server of its own", value=type(toolset).__name__)
+                    raise ConfigError("a toolset runs on another server", value=type(toolset).__name__)
                 if state is not None:
                     await_result(_set_up(toolset, source, state))
                 collector = _Collector(toolset.server_name)
