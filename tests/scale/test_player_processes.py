@@ -16,15 +16,15 @@ import torch
 
 import evolvent as ev
 from evolvent.agents.language import LanguageAgent
-from evolvent.errors import ConfigError, EngineError
+from evolvent.errors import ConfigError, EndpointError, EngineError
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.rl.trainer import RLConfig
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.scale.player_processes import _PROGRAM, open_processes
 from evolvent.scale.ray_backend import RayBackend, collect_on_cluster
-from evolvent.scale.ray_cluster import parse_cluster
-from evolvent.scale.ray_players import WorldFactory, open_players
+from evolvent.scale.ray_cluster import Placement, parse_cluster
+from evolvent.scale.ray_players import PlayerPool, WorldFactory, open_players
 from evolvent.trajectory import Start
 from tests.learn.byte_policy import byte_policy
 from tests.scale.ray_worlds import made
@@ -152,6 +152,25 @@ def test_a_player_that_fails_says_why():
         call = host.call(player, "hello")
         with pytest.raises(EngineError, match=r"a player failed.*start failed.*JSONDecodeError"):
             host.take_answer(call)
+
+
+class SilentHost:
+    """Players that never answer, as where a world waits while it is created."""
+
+    def start(self, setup):
+        return object()
+
+    def call(self, player, name):
+        return object()
+
+    def wait(self, calls, *, timeout_s):
+        return []
+
+
+def test_players_that_do_not_start_are_not_waited_for_without_end():
+    pool = PlayerPool(SilentHost(), b"", Placement(lost_s=0.2), num_players=1)
+    with pytest.raises(EndpointError, match=r"a player did not start: got no answer for 0\.2 s"):
+        pool.start_all()
 
 
 _CALLER = """

@@ -201,9 +201,18 @@ class PlayerPool:
 
         Raises:
             VersionMismatch, ConfigError, EngineError: errors of a player; one that ended while it started.
+            EndpointError: a player was not ready after `lost_s` seconds.
         """
         self._start_players(self._count)
+        deadline = Deadline(self.placing.lost_s)
         while not all(player.is_ready for player in self._hands):
+            if deadline.expired:
+                raise EndpointError(
+                    "a player did not start",
+                    value=f"no answer for {deadline.total_s:g} s",
+                    expected="one that has created its worlds",
+                    hint="look for a world that waits while it is created",
+                )
             for player, answer in self._collect_answers():
                 if answer is None:
                     raise EngineError(
