@@ -127,7 +127,11 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}" + (f" ({self.hint})" if self.hint else "")
+        return f"{self.where}: {self.describe()}"
+
+    def describe(self) -> str:
+        """Returns the problem with its hint, if it has one, without its place."""
+        return self.what + (f" ({self.hint})" if self.hint else "")
 
 
 class ConfigError(EvolventError):

@@ -132,12 +132,16 @@ def test_a_search_for_a_source_is_learned_on_the_device(tmp_path):
         ("train agdc --device cuda:9", "device: got 'cuda:9'"),
         ("train mat climbing --device cuda:9", "device: got 'cuda:9'"),
         ("train mat climbing --device gpu!", "unknown device 'gpu!'"),
+        (
+            "train rl --method grpo --on here?players=0",
+            "error: backend: players: got '0', expected a number of 1 or more",
+        ),
         ("memory build runs/none --to m --device cuda:9 --encoder models/none", "device"),
         ("memory build data.jsonl --to m --device cpu", "hashed n-grams are computed without a model"),
         ("memory query m text --device cpu", "hashed n-grams are computed without a model"),
     ],
 )
-def test_devices_that_small_networks_cannot_have_are_refused(tmp_path, monkeypatch, capsys, argv, message):
+def test_places_that_a_command_cannot_have_are_refused(tmp_path, monkeypatch, capsys, argv, message):
     monkeypatch.chdir(tmp_path)
     assert main(argv.split()) == 2
     assert message in " ".join(capsys.readouterr().err.split())

@@ -381,7 +381,7 @@ class CodeBenchConfig(AgentConfig):
                 Problem("samples", "several samples at temperature 0 are identical", "set --temperature 0.8")
             )
         if problems:
-            raise ValueError("; ".join(f"{entry.what} ({entry.hint})" for entry in problems))
+            raise ValueError("; ".join(entry.describe() for entry in problems))
         return self
 
 

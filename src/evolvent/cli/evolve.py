@@ -70,9 +70,7 @@ class EvolveConfig(ModelConfig, BackendConfig, WorldsConfig):
             if name not in describe_worlds()
         ]
         if unknown_worlds:
-            raise ValueError(
-                "thresholds: " + "; ".join(f"{problem.what} ({problem.hint})" for problem in unknown_worlds)
-            )
+            raise ValueError("thresholds: " + "; ".join(problem.describe() for problem in unknown_worlds))
         return method
 
 

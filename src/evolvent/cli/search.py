@@ -139,7 +139,7 @@ class SearchRunConfig(SearchSetupConfig):
         try:
             parse_detectors(self.stop)
         except ConfigError as error:
-            errors += [f"{problem.what} ({problem.hint})" for problem in error.problems]
+            errors += [problem.describe() for problem in error.problems]
         for name in ("methods", "budgets", "stop"):
             duplicates = [
                 str(name_or_budget) for name_or_budget, count in Counter(getattr(self, name)).items() if count > 1

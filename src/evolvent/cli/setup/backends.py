@@ -38,7 +38,8 @@ class BackendConfig(Config):
             if backend != HERE:
                 parse_cluster(backend)
         except ConfigError as error:
-            raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in error.problems)) from error
+            texts = [str(problem).removeprefix("backend").lstrip(":, ") for problem in error.problems]
+            raise ValueError("; ".join(texts)) from error
         return backend
 
 

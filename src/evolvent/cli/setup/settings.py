@@ -57,7 +57,7 @@ class WorldsConfig(Config):
             if name.partition(":")[0] not in (*descriptions, *cls.other_sources) and not is_world_file(name)
         ]
         if problems:
-            raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in problems))
+            raise ValueError("; ".join(problem.describe() for problem in problems))
         return names
 
 

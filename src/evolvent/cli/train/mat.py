@@ -104,7 +104,7 @@ class TrainMATConfig(DeviceConfig):
         base, colon, _ = name.partition(":")
         if base not in (*TEAM_WORLDS, *FOREIGN_WORLDS) or (colon and base != "pettingzoo"):
             problem = unknown_name_problem("world", name, (*TEAM_WORLDS, *FOREIGN_WORLDS))
-            raise ValueError(f"{problem.what} ({problem.hint})")
+            raise ValueError(problem.describe())
         return name
 
     @model_validator(mode="after")

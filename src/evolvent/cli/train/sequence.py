@@ -340,7 +340,7 @@ class TrainSequenceConfig(DeviceConfig):
     def _check_world(cls, name: str) -> str:
         if name not in SEQUENCE_WORLDS:
             problem = unknown_name_problem("world", name, SEQUENCE_WORLDS)
-            raise ValueError(f"{problem.what} ({problem.hint})")
+            raise ValueError(problem.describe())
         return name
 
     @field_validator("mixture")

@@ -264,7 +264,7 @@ class _TasksetSession:
         by_name = {tool.name: tool for tool in self._tools}
         if call.name not in by_name:
             problem = unknown_name_problem("tool", call.name, by_name)
-            return f"error: {problem.what} ({problem.hint})", ""
+            return f"error: {problem.describe()}", ""
         result = by_name[call.name].run(call.arguments)
         return result.text, result.problem
 

@@ -289,7 +289,7 @@ class PromptEnv(StateEnv[_Conversation]):
             tool = by_name.get(call.name)
             if tool is None:
                 problem = unknown_name_problem("tool", call.name, by_name)
-                text = f"error: {problem.what} ({problem.hint})"
+                text = f"error: {problem.describe()}"
             else:
                 result = tool.run(call.arguments)
                 text = result.text
