@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -284,12 +285,39 @@ def test_many_threads_share_one_endpoint():
 
 
 def test_closing_ends_the_waiting():
-    with scripted(lambda *asked: (503, {"retry-after": "60"}, {})) as (url, script):
-        endpoint = Endpoint(url, "m", timeout_s=600)
+    def answer(number, path, body):
         threading.Timer(0.2, endpoint.close).start()
+        return 503, {"retry-after": "60"}, {}
+
+    with scripted(answer) as (url, script):
+        endpoint = Endpoint(url, "m", timeout_s=600)
         with pytest.raises(EndpointError):
             say(endpoint)
     assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize("moment", ["connected", "asked"])
+def test_a_connection_opened_while_the_endpoint_closes_is_closed(moment, monkeypatch):
+    """The client closes what it knows by then: a connection that is being opened comes later."""
+    opened, connect = [], socket.create_connection
+
+    def connect_and_close(*address, **options):
+        opened.append(connect(*address, **options))
+        if moment == "connected":
+            endpoint.close()
+        return opened[-1]
+
+    def answer(number, path, body):
+        endpoint.close()
+        return good(number, path, body)
+
+    with scripted(answer) as (url, script):
+        endpoint = Endpoint(url, "m", timeout_s=600)
+        monkeypatch.setattr(socket, "create_connection", connect_and_close)
+        with pytest.raises(EndpointError):
+            say(endpoint)
+    assert len(opened) == 1 and opened[0].fileno() == -1
+    assert len(script.asked) == (moment == "asked")
 
 
 def test_a_model_that_is_not_there_is_named_before_anything_is_played():

@@ -74,6 +74,24 @@ class _TransientFailure(Exception):
         self.error, self.after_s = error, after_s
 
 
+class _OpenedConnection:
+    """Closes the connection that a request has opened once the endpoint is closed, as the request's `trace`.
+
+    A client that is closed closes the connections that it has by then. One that is being opened at that moment would
+    stay open after its request has ended.
+    """
+
+    def __init__(self, closed: threading.Event) -> None:
+        self._closed = closed
+        self._stream: Any = None
+
+    def __call__(self, event: str, details: Mapping[str, Any]) -> None:
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._stream = details["return_value"]
+        if self._closed.is_set() and self._stream is not None:
+            self._stream.close()
+
+
 class Endpoint:
     """An OpenAI-compatible endpoint and the model that is asked of it. May be used from many threads.
 
@@ -139,7 +157,7 @@ class Endpoint:
         self.close()
 
     def close(self) -> None:
-        """Closes all connections. Calls that wait for their next try end with EndpointError."""
+        """Closes all connections. Calls that are on their way or wait for their next try end with EndpointError."""
         self._closed.set()
         self._client.close()
 
@@ -324,6 +342,7 @@ class Endpoint:
                 content=content,
                 timeout=_timeout(deadline),
                 headers={**headers, **({} if content is None else {"content-type": "application/json"})},
+                extensions={"trace": _OpenedConnection(self._closed)},
             ) as response:
                 data = _read_body(response, request_name, deadline)
         except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
