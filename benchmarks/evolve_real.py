@@ -11,8 +11,9 @@ learns twice; `train` goes on cloning for as many learned tokens, `total` for as
 included. The result of an arm is its round that is best on dev. Beside them stands the model as it was published:
 zero-shot, and with three expert episodes in its prompt.
 
-The study is frozen in `benchmarks/results/evolve_real/study.json`; its settings were chosen on dev panels with seeds 1
-and 11. Results are kept seed by seed beside it, task by task. Numbers are those of bfloat16 weights and one thread.
+The study is frozen (`study.json`, packed with its results into `benchmarks/results/evolve_real/cells.jsonl.gz`); its
+settings were chosen on dev panels with seeds 1 and 11. Results are kept seed by seed, task by task. Numbers are those
+of bfloat16 weights and one thread.
 """
 
 from __future__ import annotations
@@ -185,12 +186,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(scratch) / "evolve_real" if options.quick else RESULTS / "evolve_real"
         names = ("base", "evolve", "total") if options.quick else ARMS
         chosen = make_study(plan, SEEDS[:1] if options.quick else SEEDS, names)
+        unpack(folder)
         study_digest = freeze_study(chosen, folder)
         print(f"study {study_digest}", flush=True)
         if options.freeze:
             return
         with study_run(folder):
-            unpack(folder)
+            unpack(folder)  # again: another process may have packed meanwhile
             if not options.report:
                 for name in PROMPTS:
                     play_once(

@@ -44,8 +44,8 @@ def page(folder: Path = RESULTS) -> str:
 
 def study_section(title: str, name: str, folder: Path) -> str:
     """A controlled study: every arm with its interval, the difference that decides, its verdict, seeds and versions."""
-    frozen = json.loads((folder / "study.json").read_text(encoding="utf-8"))["study"]
     with unpacked_copy(folder) as copy:
+        frozen = json.loads((copy / "study.json").read_text(encoding="utf-8"))["study"]
         found = to_json(read_summary(copy))
     primary = found["primary"]
     lines = [f"## {title}", "", f"    python -m benchmarks.{name}", "", found["sentence"], ""]

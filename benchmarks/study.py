@@ -1,7 +1,7 @@
 """Stores the cells of a resumable study, plays them in one process or several, and puts intervals over their seeds.
 
-A run writes each finished cell as its own JSON file and packs these files into `cells.jsonl.gz` when it ends. Studies
-read both; a loose file replaces the archived cell of the same key.
+A run writes each finished cell as its own JSON file and packs these files into `cells.jsonl.gz` when it ends, with the
+frozen study itself (`study.json`). Studies read both; a loose file replaces the archived row of the same key.
 
     python -m benchmarks.study --pack FOLDER ...      # after a run that was interrupted
     python -m benchmarks.study --unpack FOLDER ...    # the loose files again, for `evolvent bench study FOLDER`
@@ -16,7 +16,6 @@ import io
 import json
 import logging
 import multiprocessing
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -56,8 +55,8 @@ __all__ = [
 ]
 
 ARCHIVE = "cells.jsonl.gz"
-_LOOSE = ("cell-*.json", "loop-*.json", "votes-*.json", "panels.json", "results/*/*.json")
-_FROZEN = ("study.json",)
+_FROZEN = ("study.json", "protocol.json")
+_LOOSE = ("cell-*.json", "loop-*.json", "votes-*.json", "panels.json", *_FROZEN, "results/*/*.json")
 _POLICY_WAIT_S = 1800.0  # for another process that makes the same policy
 _NOTE = "note.json"
 
@@ -142,10 +141,8 @@ def unpacked_copy(folder: Path) -> Iterator[Path]:
     """Gives a temporary folder that holds a controlled study as `evolvent.bench` reads it."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / folder.name
-        _write_loose(read_rows(folder, "results/*/*") | read_rows(folder, "panels"), copy)
-        for name in _FROZEN:
-            if (folder / name).exists():
-                shutil.copy(folder / name, copy / name)
+        for pattern in ("results/*/*", "panels", "study"):
+            _write_loose(read_rows(folder, pattern), copy)
         yield copy
 
 

@@ -8,7 +8,8 @@
 
 A study is frozen in `benchmarks/results/NAME/study.json`: worlds, digests of all panels, configuration, budget, the
 number that decides and its threshold. It was chosen on dev panels with other seeds. A change is a new study in another
-folder. Results are kept seed by seed beside it, task by task.
+folder. Results are kept seed by seed beside it, task by task; after a run all is packed into `cells.jsonl.gz` there
+(`python -m benchmarks.study --unpack FOLDER` writes the files again).
 """
 
 from __future__ import annotations
@@ -201,11 +202,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "study" if options.quick else RESULTS / options.study
         chosen = _chosen(options)
+        unpack(folder)
         print(f"study {freeze_study(chosen, folder)}", flush=True)
         if options.freeze:
             return
         with study_run(folder):
-            unpack(folder)
+            unpack(folder)  # again: another process may have packed meanwhile
             run_study(chosen, folder, only=options.arms, seeds=options.seeds, observe=tell)
             found, gains = read_summary(folder), gains_of_more(chosen, folder)
     Console(width=110).print(study_table(to_json(found), width=110))

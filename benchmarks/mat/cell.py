@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evolvent.config import as_dict
+from evolvent.identity import version_1_values
 from evolvent.marl.policy import TeamPolicy, team_shape
 from evolvent.marl.settings import TeamUpdateConfig
 from evolvent.methods.mat import MATConfig, mat
@@ -174,7 +174,7 @@ def protocol(task: str, config: MATConfig, *, place: str = "", start: str = "", 
     tasks = [one.id for one in play.world(place)[1]]
     return {
         "task": task,
-        "config": as_dict(config),
+        "config": version_1_values(config),
         "place": place,
         "start": start,
         "arm": arm or config.kind,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
-from benchmarks.study import prepare_process, read_cells, study_run, summary_path, write_cell
+from benchmarks.study import prepare_process, read_cells, read_rows, study_run, summary_path, write_cell
 from benchmarks.tuning.cell import Cell, Protocol, Ready, panel, ready, refusal, run_cell
 from evolvent.errors import ConfigError
 from evolvent.files import write_atomic
@@ -118,9 +118,9 @@ class Rows:
     def __init__(self, folder: Path, protocol: Protocol) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self.protocol, self.digest = folder, protocol, protocol.digest()
-        frozen = folder / "protocol.json"
-        if frozen.exists():
-            known = json.loads(frozen.read_text(encoding="utf-8"))["digest"]
+        frozen = read_rows(folder, "protocol").get("protocol")
+        if frozen is not None:
+            known = frozen["digest"]
             if known != self.digest:
                 raise ConfigError(
                     f"{folder} holds rows of another protocol",
@@ -130,7 +130,7 @@ class Rows:
                 )
         else:
             facts = {"digest": self.digest, **protocol.described()}
-            write_atomic(frozen, json.dumps(facts, indent=1) + "\n")
+            write_atomic(folder / "protocol.json", json.dumps(facts, indent=1) + "\n")
         self.kept = {row["key"]: row for row in read_cells(folder, self.digest)}
         self._bases: dict[int, Ready] = {}
 

@@ -1,6 +1,5 @@
 """The arms of the study of AgentEvol: what a seed draws, and the control that keeps whatever was tried."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +8,7 @@ import evolvent as ev
 from benchmarks.evolve.__main__ import ARMS, PLAN, QUICK, SEEDS, VARIANTS, study
 from benchmarks.evolve.arms import Regardless, _have_equal_outcomes, _idle, drawn
 from benchmarks.reporting import RESULTS
+from benchmarks.study import read_rows
 from evolvent.errors import ErrorRecord
 from evolvent.methods.agentevol import AgentEvolConfig
 from evolvent.worlds.panel import Sizes
@@ -57,7 +57,7 @@ def test_keeping_regardless_of_reward_keeps_as_many_of_the_same_tasks():
 
 @pytest.mark.parametrize(("name", "plan"), [("evolve", PLAN), ("variants", VARIANTS)])
 def test_the_frozen_studies_are_those_of_today(name, plan):
-    frozen = json.loads((RESULTS / name / "study.json").read_text(encoding="utf-8"))
+    frozen = read_rows(RESULTS / name, "study")["study"]
     today = study(name, plan, SEEDS[name], ARMS[name])
     versions = frozen["study"]["facts"]["versions"]  # of the packages that it was played with
     assert replace(today, facts={**today.facts, "versions": versions}).digest() == frozen["digest"]

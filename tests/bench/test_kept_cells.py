@@ -1,8 +1,11 @@
 """Cells that are kept are still of the protocol that stands in the source: a study that was stopped goes on.
 
 A digest that changes with a default somewhere else orphans all cells of a study without a word: it reports nothing, and
-begins anew where it is started. (`tuning` and `mat` are not here: theirs tell versions and tasks of the machine.)
+begins anew where it is started. Versions of packages and tasks of simulators are those that a row tells of.
 """
+
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +13,7 @@ from benchmarks import reporting
 from benchmarks.comments import training
 from benchmarks.credit import __main__ as credit
 from benchmarks.masking import __main__ as masking
+from benchmarks.mat import cell as mat
 from benchmarks.openr import __main__ as openr
 from benchmarks.p3 import __main__ as p3
 from benchmarks.plume import __main__ as plume
@@ -20,6 +24,8 @@ from benchmarks.sequence import __main__ as sequence
 from benchmarks.stopping import __main__ as stopping
 from benchmarks.study import read_rows
 from benchmarks.trad_agents import __main__ as trad_agents
+from benchmarks.tuning import __main__ as tuning
+from evolvent.trajectory import canonical_json
 
 
 def digests(folder: str, pattern: str = "cell-*") -> set[str]:
@@ -62,3 +68,28 @@ def test_of_the_plumes():
     seeds = {name: range(plume.SEEDS if name.partition("/")[0] in plume.LEARNED else 1) for name in plume.names()}
     now = {plume.digest(plume.protocol(name, seed, quick=False)) for name, own in seeds.items() for seed in own}
     assert digests("plume") == now
+
+
+def test_of_the_tunings():
+    protocol = read_rows(reporting.RESULTS / "tuning", "protocol")["protocol"]
+    now = {**tuning.PROTOCOL.described(), "versions": protocol["versions"], "digest": protocol["digest"]}
+    assert canonical_json(now) == canonical_json(protocol)
+    assert digests("tuning") == {protocol["digest"]}
+
+
+def test_of_the_teams(monkeypatch):
+    """Tasks of simulators are taken from the row: they are drawn by packages that may be missing."""
+    rows = read_rows(reporting.RESULTS / "mat")
+    for key, row in rows.items():
+        kept, play = row["config"], mat.TASKS[row["task"]]
+        tasks = [SimpleNamespace(id=task) for task in row["tasks"]]
+        monkeypatch.setitem(mat.TASKS, row["task"], replace(play, world=lambda place, tasks=tasks: (None, tasks)))
+        moved = "pretrained" in row
+        method = "scratch" if row["arm"] == "scratch" else kept["kind"]
+        now = mat.settings_of(
+            row["task"], method, lr=kept["update"]["lr"], seed=kept["seed"], decisions=kept["decisions"]
+        )
+        said = mat.protocol(
+            row["task"], now, place=row["place"], start=row["start"], arm=row["arm"] if moved else ""
+        ) | ({"pretrained": row["pretrained"]} if moved else {})
+        assert mat.digest(said) == row["digest"], key

@@ -105,9 +105,10 @@ def test_controlled_study_is_packed_and_unpacked(tmp_path):
     result = tmp_path / "results" / "base" / "1000.json"
     result.parent.mkdir(parents=True)
     result.write_text(json.dumps({"format": 1, "arm": "base"}), encoding="utf-8")
-    (tmp_path / "study.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "study.json").write_text('{"digest": "d"}', encoding="utf-8")
     pack(tmp_path)
-    assert not (tmp_path / "results").exists() and (tmp_path / "study.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == [ARCHIVE]
+    assert read_rows(tmp_path, "study") == {"study": {"digest": "d"}} and read_cells(tmp_path, "d") == []
     with unpacked_copy(tmp_path) as copy:
         assert json.loads((copy / "results" / "base" / "1000.json").read_text(encoding="utf-8"))["arm"] == "base"
         assert (copy / "study.json").exists()
