@@ -78,6 +78,24 @@ def test_what_is_measured_is_kept_and_drawn(tmp_path):
         said(["spread", "--start", str(folder), "--to", str(tmp_path / "other"), *SMALL])
 
 
+def test_battle_is_a_world_of_the_command(tmp_path):
+    folder = tmp_path / "run"
+    said(["battle", "--to", str(folder), *SMALL])
+    (row,) = json.loads((folder / "table.json").read_text())
+    assert row["episodes"] == 6 and row["lost"] == 0 and 0 <= row["return"][0] <= 20
+    assert {one.task.kind for one in Store.open(folder / "trajectories").trajectories()} == {"3 agents, 3m"}
+
+
+def test_layouts_of_battle_are_named_after_a_colon():
+    config = TrainMATConfig(world="battle:2s3z")
+    assert {task.spec["layout"] for task in _list_tasks(config, "train")} == {"2s3z"}
+    assert len(_list_tasks(config, "train")) == 32 and make_team_world("battle").layout == "3m"
+    with pytest.raises(ConfigError, match=r"unknown layout '3n'.*MMM2"):
+        TrainMATConfig(world="battle:3n")
+    with pytest.raises(ValueError, match="unknown world 'rescue:3m'"):
+        TrainMATConfig(world="rescue:3m")
+
+
 def test_a_run_is_made_longer(tmp_path):
     folder = tmp_path / "run"
     said(["chain", "--to", str(folder), *SMALL])

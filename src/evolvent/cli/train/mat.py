@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from evolvent.methods.mat import TrainedTeam
     from evolvent.trajectory import Task
     from evolvent.worlds.teams.base import TeamBatch
+    from evolvent.worlds.teams.battle import BattleWorld
     from evolvent.worlds.teams.extras import ForeignWorld
     from evolvent.worlds.teams.games import GameWorld
     from evolvent.worlds.teams.particles import ParticleWorld
     from evolvent.worlds.teams.relay import RelayWorld
     from evolvent.worlds.teams.rescue import RescueWorld
 
-    World = GameWorld | RelayWorld | RescueWorld | ParticleWorld
+    World = GameWorld | RelayWorld | RescueWorld | ParticleWorld | BattleWorld
 
 __all__ = [
     "COMMANDS",
@@ -52,7 +53,8 @@ __all__ = [
 
 _FEW_TASKS = 20  # training tasks below which a team is told to know these alone
 _GAMES = ("climbing", "penalty", "team", "distinct", "chain")
-TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt")
+TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt", "battle")
+_OPTION_WORLDS = ("battle", "pettingzoo")  # an option follows their name after a colon
 FOREIGN_WORLDS: Mapping[str, int] = {
     "mamujoco": 1000,
     "foraging": 50,
@@ -102,9 +104,11 @@ class TrainMATConfig(DeviceConfig):
     @classmethod
     def _check_world(cls, name: str) -> str:
         base, colon, _ = name.partition(":")
-        if base not in (*TEAM_WORLDS, *FOREIGN_WORLDS) or (colon and base != "pettingzoo"):
+        if base not in (*TEAM_WORLDS, *FOREIGN_WORLDS) or (colon and base not in _OPTION_WORLDS):
             problem = unknown_name_problem("world", name, (*TEAM_WORLDS, *FOREIGN_WORLDS))
             raise ValueError(problem.describe())
+        if base == "battle":
+            make_team_world(name)  # refuses an unknown layout
         return name
 
     @model_validator(mode="after")
@@ -141,7 +145,8 @@ COMMANDS: dict[str, AnyCommand] = {
 
 
 def make_team_world(name: str) -> World:
-    """Makes a team world by its name; raises ConfigError for an unknown name."""
+    """Makes a team world by its name, or a battle by `battle:LAYOUT`; raises ConfigError for an unknown name."""
+    from evolvent.worlds.teams.battle import BattleWorld
     from evolvent.worlds.teams.games import GameWorld
     from evolvent.worlds.teams.particles import ParticleWorld
     from evolvent.worlds.teams.relay import RelayWorld
@@ -153,7 +158,11 @@ def make_team_world(name: str) -> World:
         "rescue": RescueWorld,
         "spread": partial(ParticleWorld, "spread"),
         "hunt": partial(ParticleWorld, "hunt"),
+        "battle": BattleWorld,
     }
+    base, colon, layout = name.partition(":")
+    if base == "battle" and colon:
+        return BattleWorld(layout)
     if name not in makers:
         raise ConfigError([unknown_name_problem("world", name, makers)])
     return makers[name]()
