@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from evolvent.rl.trainer import PolicyTrainer
+from evolvent.scale.ray_players import PlayerPool
+from evolvent.scale.ray_wire import PolicyFiles
+from evolvent.scale.ray_work import ClusterJob, WorkQueue
 
 
 def halts(rank: int) -> None:
@@ -21,3 +26,29 @@ def halts(rank: int) -> None:
         update(self, *seen, **more)
 
     PolicyTrainer.update = halting  # type: ignore[method-assign]
+
+
+def loses_a_player(rank: int) -> None:
+    """Kill a player of the last rank while it plays the second iteration, and say so in a file."""
+    assign = PlayerPool._assign_items
+
+    def assign_and_kill(self: PlayerPool, queue: WorkQueue, job: ClusterJob, files: Mapping[str, PolicyFiles]) -> None:
+        assign(self, queue, job, files)
+        busy = [player.pid for player in self._hands if player.open_items]
+        if rank == 1 and busy and job.head["name"].endswith("/2") and not Path("lost").exists():
+            Path("lost").write_text(f"{busy[0]}\n", encoding="utf-8")
+            os.kill(busy[0], signal.SIGKILL)
+
+    PlayerPool._assign_items = assign_and_kill  # type: ignore[method-assign]
+
+
+def halts_beside_players(rank: int) -> None:
+    """Make a rank halt as `halts` does; each rank names its players in a file."""
+    halts(rank)
+    start_all = PlayerPool.start_all
+
+    def start_and_tell(self: PlayerPool) -> None:
+        start_all(self)
+        Path(f"players-{rank}").write_text(" ".join(map(str, self.pids())), encoding="utf-8")
+
+    PlayerPool.start_all = start_and_tell  # type: ignore[method-assign]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import evolvent as ev
@@ -48,6 +50,10 @@ def state(run: Path) -> str:
     return str(json.loads((run / "run.json").read_text(encoding="utf-8"))["state"])
 
 
+def runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The practice in one process."""
@@ -81,6 +87,40 @@ def test_a_killed_rank_ends_the_run_which_resumes_with_nothing_lost_or_doubled(w
         assert rows[row["step"]]["episodes"] == row["episodes"]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_ranks_with_players_learn_what_one_process_does_though_a_player_is_lost(whole, tmp_path):
+    more = ("--to", "run", "--on", "here?players=2")
+    with Launched(2, [*FEW, 3, *more], cwd=tmp_path, before="tests.cli.slow_rank:loses_a_player") as ranks:
+        assert ranks.wait(seconds=200) == [0, 0], ranks.errors()
+        assert (tmp_path / "lost").exists(), "it was killed on the way"
+    run = tmp_path / "run"
+    assert ids(run) == ids(whole), "no episode is lost, none is another"
+    first = {name: line for name, line in stored(whole).items() if "/1/" in name}
+    assert first.items() <= stored(run).items(), "bit for bit"
+    assert len(practised(run)) == len(practised(whole)) == 3
+    for row, expected_row in zip(practised(run), practised(whole), strict=True):
+        assert row["loss"] == pytest.approx(expected_row["loss"], rel=1e-5, abs=2e-6)
+        assert row["episodes"] == expected_row["episodes"]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_a_killed_rank_ends_all_ranks_and_all_players(tmp_path):
+    more = ("--to", "run", "--on", "here?players=2", "--parallel.timeout", GRACE_S)
+    halting = {"before": "tests.cli.slow_rank:halts_beside_players", "env": {"HALTED_RANK": "1"}}
+    with Launched(2, [*FEW, 3, *more], cwd=tmp_path, **halting) as ranks:
+        ranks.until(tmp_path / "halted", 1)
+        players = [
+            psutil.Process(int(pid)) for rank in range(2) for pid in (tmp_path / f"players-{rank}").read_text().split()
+        ]
+        ranks.signal(signal.SIGKILL, 1)
+        assert ranks.wait(seconds=2 * GRACE_S) == [1, -signal.SIGKILL], ranks.errors()
+    end = time.monotonic() + GRACE_S
+    while any(map(runs, players)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert len(players) == 2 and not any(map(runs, players))
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_one_rank_speaks_and_writes(whole, tmp_path):
@@ -107,7 +147,17 @@ def test_one_rank_speaks_and_writes(whole, tmp_path):
         pytest.param((), "several ranks need a shared folder", marks=pytest.mark.long),
         pytest.param(
             ("--to", "run", "--endpoint", "http://127.0.0.1:1", "--model", "m", "--hand_over", "x"),
-            "ranks play themselves, not an endpoint or a cluster",
+            "ranks play themselves, or in players, not on an endpoint",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ("--to", "run", "--on", "here?players=1"),
+            "each rank needs a player: got 1 for 2 ranks: set --on 'here?players=2'",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ("--to", "run", "--on", "here?players=2", "--rl.practice.prefetch_rollouts", "true"),
+            "ranks play together and cannot play ahead of their updates",
             marks=pytest.mark.long,
         ),
         pytest.param(

@@ -43,6 +43,11 @@ def made(deadly=None):
     return {"pausing": Pausing(deadly), "marking": Marking()}
 
 
+def made_slowly(seconds):
+    time.sleep(seconds)
+    return made()
+
+
 class Marking(ev.TextWorld):
     """A response of one turn: right where it holds the letter e."""
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,15 +18,19 @@ import torch
 
 import evolvent as ev
 from evolvent.agents.language import LanguageAgent
-from evolvent.errors import ConfigError, EndpointError, EngineError
+from evolvent.engine.fitting import engine_for
+from evolvent.errors import ConfigError, EndpointError, EngineError, VersionMismatch
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.rl.trainer import RLConfig
+from evolvent.rollout.episode import collect
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
-from evolvent.scale.player_processes import _PROGRAM, open_processes
+from evolvent.scale.player_processes import open_processes
 from evolvent.scale.ray_backend import RayBackend, collect_on_cluster
 from evolvent.scale.ray_cluster import Placement, parse_cluster
 from evolvent.scale.ray_players import PlayerPool, WorldFactory, open_players
+from evolvent.scale.ray_versions import read_versions
+from evolvent.scale.ray_wire import build_message
 from evolvent.trajectory import Start
 from tests.learn.byte_policy import byte_policy
 from tests.scale.ray_worlds import made
@@ -113,6 +119,43 @@ def test_a_killed_player_costs_no_episode(tmp_path, players, policy, monkeypatch
     assert_same_weights(there, here)
 
 
+@contextmanager
+def open_pool(factory_path="tests.scale.ray_worlds:made", *arguments, silent_s):
+    """Yields a player that is lost after `silent_s` seconds without a heartbeat."""
+    versions = {name: world.version for name, world in made().items()}
+    setup = {"worlds": [factory_path, arguments], "versions": read_versions(), "made": versions, "threads": 1}
+    with open_processes(silent_s=silent_s) as host:
+        pool = PlayerPool(host, build_message(setup), Placement(), num_players=1)
+        pool.start_all()
+        yield pool
+
+
+def test_a_stopped_player_is_replaced_and_costs_no_episode(policy, monkeypatch):
+    """It is alive and says nothing: SIGSTOP stops its heartbeat with the rest."""
+    starts = [Start(task) for task in made()["pausing"].tasks("train", "seen")[:4]]
+    agent = LanguageAgent(policy, max_tokens=2)
+    expected_episodes = {episode.id: episode for episode in collect(made(), starts, agent, engine=engine_for(policy))}
+    with open_pool(silent_s=4.0) as pool:
+        assign, stopped = pool._assign_items, []
+
+        def assign_and_stop(queue, job, files):
+            assign(queue, job, files)
+            if not stopped:
+                stopped.append(pool.pids()[0])
+                os.kill(stopped[0], signal.SIGSTOP)
+
+        monkeypatch.setattr(pool, "_assign_items", assign_and_stop)
+        episodes = {episode.id: episode for episode in collect_on_cluster(pool, starts, agent)}
+        assert pool.counts["lost"] >= 1 and pool.counts["given up"] == 0 and pool.pids() != stopped
+    assert episodes == expected_episodes
+
+
+@pytest.mark.long
+def test_a_player_that_works_for_longer_than_it_may_be_silent_is_kept():
+    with open_pool("tests.scale.ray_worlds:made_slowly", 8, silent_s=5.0) as pool:
+        assert pool.counts["hired"] == 1 and pool.counts["lost"] == 0
+
+
 def test_weights_travel_once_a_version_and_of_an_adapter_alone_what_it_changes(players):
     starts = [Start(task) for task in made()["pausing"].tasks("train", "seen")[:2]]
     base = byte_policy(context=256, seed=9)
@@ -154,6 +197,16 @@ def test_a_player_that_fails_says_why():
             host.take_answer(call)
 
 
+def test_worlds_of_another_version_are_refused_and_more_players_than_cores_are_told(monkeypatch, caplog):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    worlds = made()
+    worlds["pausing"].version = "another"
+    factory = WorldFactory("tests.scale.ray_worlds:made")
+    with pytest.raises(VersionMismatch, match="pausing"), open_players(HERE, factory, worlds):
+        raise AssertionError("the block must not begin")
+    assert "got 2 players for cpu_count 1" in caplog.text
+
+
 class SilentHost:
     """Players that never answer, as where a world waits while it is created."""
 
@@ -174,20 +227,24 @@ def test_players_that_do_not_start_are_not_waited_for_without_end():
 
 
 _CALLER = """
-import sys, time
-from evolvent.errors import EngineError
-from evolvent.workers import PipedProcess
-names = {"name": "a player", "lost_error": EngineError, "timeout_error": EngineError, "max_answer_bytes": 100}
-print(PipedProcess(sys.argv[1], [], **names)._process.pid, flush=True)
-time.sleep(600)
+import time
+import numpy as np
+from evolvent.scale.player_processes import open_processes
+with open_processes() as host:
+    player, content = host.start(b"no setup"), host.store(np.ones(10, np.uint8))
+    print(player._process._process.pid, content.path, flush=True)
+    time.sleep(600)
 """
 
 
-def test_a_player_ends_with_its_caller():
-    with subprocess.Popen([sys.executable, "-c", _CALLER, _PROGRAM], stdout=subprocess.PIPE, text=True) as caller:
-        player = psutil.Process(int(caller.stdout.readline()))
+def test_a_player_ends_with_its_caller_and_deletes_the_weights_of_a_killed_one():
+    with subprocess.Popen([sys.executable, "-c", _CALLER], stdout=subprocess.PIPE, text=True) as caller:
+        pid, _, path = caller.stdout.readline().strip().partition(" ")
+        player, content = psutil.Process(int(pid)), Path(path)
+        assert content.is_file()
         caller.kill()
     end = time.monotonic() + 60
     while player.is_running() and player.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
         time.sleep(0.1)
     assert not player.is_running() or player.status() == psutil.STATUS_ZOMBIE
+    assert not content.parent.exists()

@@ -175,7 +175,7 @@ class Policy:
         if not isinstance(self.dialect, Words):
             note["end_ids"] = sorted(self.dialect.stop_ids)  # those of a generation_config would join them otherwise
         if kind_of(self.model) is None:
-            with _hide_progress_bars():
+            with _hide_progress_bars(), _save_on_any_rank(self.model):
                 self.model.save_pretrained(folder, **_save_options(self.model))
             for name in FILES:
                 (folder / name).unlink(missing_ok=True)
@@ -495,6 +495,20 @@ def _save_options(model: PreTrainedModel) -> dict[str, Any]:
         return {}
     weights = model.state_dict().items()
     return {"state_dict": {name: weight for name, weight in weights if not name.startswith("value_head.")}}
+
+
+@contextmanager
+def _save_on_any_rank(model: PreTrainedModel) -> Iterator[None]:
+    """Lets the calling rank write the model: transformers would write no weights on a rank other than the first.
+
+    Which ranks write is the caller's decision; each rank hands weights to its own players.
+    """
+    attributes = getattr(model, "__dict__", {})  # a stand-in whose weights are streamed has none, and asks no rank
+    attributes["should_save_on_this_rank"] = lambda is_main_process: is_main_process
+    try:
+        yield
+    finally:
+        del attributes["should_save_on_this_rank"]
 
 
 @contextmanager

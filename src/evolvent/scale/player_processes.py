@@ -4,7 +4,9 @@
     one thread a player: call, wait for its answer   <-- pipes -->  hello, play, more, stop
     weights: files that are named once               -- paths -->   read when a slice needs them
 
-Nothing is pickled: a call is a JSON header and bytes. A player ends with its caller, even where that is killed.
+Nothing is pickled: a call is a JSON header and bytes. While a player works on a call it sends heartbeats from
+another thread. A process that sends none for `SILENT_S` seconds, as one that is stopped, is killed and
+counts as lost. A player ends with its caller, even where that is killed, and then deletes the files of weights.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ import itertools
 import json
 import os
 import select
+import shutil
+import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack, contextmanager
-from math import inf
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Event, Lock, Thread
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +37,10 @@ from evolvent.workers import CallerPipe, PipedProcess, pack_message
 
 __all__ = ["ProcessHost", "open_processes", "serve_player"]
 
-_PROGRAM = "from evolvent.scale.player_processes import serve_player; serve_player()"
+_PROGRAM = "import sys; from evolvent.scale.player_processes import serve_player; serve_player(*sys.argv[1:])"
+SILENT_S = 120.0
+"""Seconds without a heartbeat after which a player that works on a call is lost."""
+_START_S = 300.0  # how long a process may take to import evolvent, before it can send heartbeats
 _MAX_ANSWER_BYTES = 2**32 - 1  # as many as the length of a message can say
 
 
@@ -52,10 +58,11 @@ class _PlayerProcess:
     Calls to a process that has ended answer None.
     """
 
-    def __init__(self, setup: bytes) -> None:
+    def __init__(self, setup: bytes, *, folder: Path, silent_s: float) -> None:
+        self._silent_s = silent_s
         self._process = PipedProcess(
             _PROGRAM,
-            [],
+            [str(folder), repr(silent_s / 10)],
             name="a player",
             lost_error=EngineError,
             timeout_error=EngineError,
@@ -101,10 +108,14 @@ class _PlayerProcess:
         }
         with boundary(EngineError, "a call to a player cannot be sent"):
             message = pack_message(header, body)
+        limit_s = self._silent_s if name != "start" else max(self._silent_s, _START_S)
         try:
-            self._process.send(message, Deadline(inf))
-            answer, content = self._process.read_answer(Deadline(inf))
-        except EvolventError:  # it ended, or was killed because it was silent for too long
+            self._process.send(message, Deadline(limit_s))
+            answer, content = self._process.read_answer(Deadline(limit_s))
+            while "beat" in answer:
+                answer, content = self._process.read_answer(Deadline(self._silent_s))
+        except EvolventError:  # it ended, or was silent for too long
+            self._process.signal_end()
             return None
         if failure := answer.get("failed"):
             raise EngineError("a player failed", value=failure)
@@ -114,13 +125,13 @@ class _PlayerProcess:
 class ProcessHost:
     """Starts players as processes of this machine. `open_processes` creates it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._numbers = folder, itertools.count()
+    def __init__(self, folder: Path, *, silent_s: float) -> None:
+        self._folder, self._silent_s, self._numbers = folder, silent_s, itertools.count()
         self._players: list[_PlayerProcess] = []
 
     def start(self, setup: bytes) -> _PlayerProcess:
         """Starts a player."""
-        player = _PlayerProcess(setup)
+        player = _PlayerProcess(setup, folder=self._folder, silent_s=self._silent_s)
         self._players.append(player)
         return player
 
@@ -160,20 +171,58 @@ class ProcessHost:
 
 
 @contextmanager
-def open_processes() -> Iterator[ProcessHost]:
-    """Yields a host of players on this machine, and ends its players after the block."""
+def open_processes(*, silent_s: float = SILENT_S) -> Iterator[ProcessHost]:
+    """Yields a host of players on this machine, and ends its players after the block.
+
+    Args:
+        silent_s: Seconds without a heartbeat after which a player that works on a call is lost.
+    """
     with ExitStack() as stack:
-        host = ProcessHost(Path(stack.enter_context(TemporaryDirectory(prefix="evolvent-players-"))))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="evolvent-players-")))
+        host = ProcessHost(folder, silent_s=silent_s)
         stack.callback(host.close)
         yield host
 
 
-def serve_player() -> None:
-    """Serves the calls of the process that started this one until it is gone."""
+class _Heartbeat:
+    """Sends heartbeats to the caller while a call is worked on, and none that follow its answer."""
+
+    def __init__(self, pipe: CallerPipe, *, interval_s: float) -> None:
+        self._pipe, self._interval_s, self._lock, self._is_working = pipe, interval_s, Lock(), Event()
+        Thread(target=self._send, daemon=True).start()
+
+    def begin(self) -> None:
+        """Starts to send heartbeats."""
+        self._is_working.set()
+
+    def answer(self, header: Mapping[str, object], content: bytes) -> None:
+        """Sends the answer to the call; it ends the heartbeats."""
+        with self._lock:
+            self._is_working.clear()
+            self._pipe.write(header, content)
+
+    def _send(self) -> None:
+        with suppress(OSError):  # the caller is gone
+            while self._is_working.wait():
+                with self._lock:
+                    if self._is_working.is_set():
+                        self._pipe.write({"beat": True})
+                time.sleep(self._interval_s)
+
+
+def serve_player(folder: str, interval_s: str) -> None:
+    """Serves the calls of the process that started this one until it is gone.
+
+    Args:
+        folder: Folder of the caller's files of weights, which is deleted where the caller is gone.
+        interval_s: Seconds between two heartbeats.
+    """
     watched = os.dup(0)
-    Thread(target=_end_with_caller, args=(watched,), daemon=True).start()
+    Thread(target=_end_with_caller, args=(watched, folder), daemon=True).start()
     pipe, player, failure = CallerPipe(), None, ""
+    heartbeat = _Heartbeat(pipe, interval_s=float(interval_s))
     while (message := pipe.read_message()) is not None:
+        heartbeat.begin()
         request, body = json.loads(message[0]), message[1]
         content = b""
         try:  # an error of an episode is part of an answer; what is caught here is one of the player itself
@@ -186,12 +235,17 @@ def serve_player() -> None:
                     content = getattr(player, request["call"])(*arguments) or b""
         except EvolventError as error:
             failure = str(error)[-400:]
-        pipe.write({"failed": failure} if failure else {}, content)
+        heartbeat.answer({"failed": failure} if failure else {}, content)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_with_caller(handle: int) -> None:
-    """Ends this process when the other end of a pipe is closed, also in the middle of an episode."""
+def _end_with_caller(handle: int, folder: str) -> None:
+    """Ends this process when the other end of a pipe is closed, also in the middle of an episode.
+
+    A caller that ends in order kills its players and deletes the folder itself; one that was killed leaves it to them.
+    """
     poller = select.poll()
     poller.register(handle, 0)  # a hang-up is always reported
     poller.poll()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

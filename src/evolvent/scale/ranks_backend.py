@@ -5,8 +5,9 @@
     scoring, credit: of the whole batch, the forward passes dealt to ranks
     update: this rank's micro-batches, in the layout of `learn.parallel` -> whole weights again, once per version
 
-Each rank plays with whole weights, whatever part of them it trains. Episodes, names and random streams are those of
-`LocalBackend`. Only the first rank stores them. Ranks exchange lines of the store and safetensors; nothing is pickled.
+Each rank plays with whole weights, whatever part of them it trains: itself, or in players of its own. Episodes, names
+and random streams are those of `LocalBackend`. Only the first rank stores them. Ranks exchange lines of the store and
+safetensors; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.rollout.episode import BranchedStarts, BranchOrigins, FailureCounts
 from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.ray_backend import RayBackend
 from evolvent.scale.ray_wire import build_message, parse_message, trajectory_from_line, trajectory_to_line
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Json, Start, Trajectory, trajectory_name
 
-__all__ = ["RanksBackend", "check_agreement", "check_practice", "deal_starts"]
+__all__ = ["PlayerRanksBackend", "RanksBackend", "check_agreement", "check_practice", "deal_starts"]
 
 _log = logging.getLogger(__name__)
 _SUMMED = ("generated", "computed", "recomputed", "padded", "shared", "forwards")  # counts of engines that add up
@@ -233,3 +235,11 @@ class RanksBackend(LocalBackend):
         if self.ranks.is_leader:
             super().save(policy, folder)
         self.ranks.wait()
+
+
+@dataclass(kw_only=True)
+class PlayerRanksBackend(RanksBackend, RayBackend):
+    """A `RanksBackend` whose ranks play their shares in players, each in its own (`open_players`).
+
+    A player that is lost is replaced by its rank, while the other ranks wait.
+    """

@@ -135,16 +135,16 @@ class RayBackend(LocalBackend):
 
     players: PlayerPool
 
-    def _play_starts(
+    def _play_episodes(
         self,
         agent: LanguageAgent | CandidateAgent,
         starts: Sequence[Start] | BranchedStarts,
         stage: RunStage,
         *,
         horizon: int | None,
-        failures: FailureCounts | None = None,
+        failures: FailureCounts | None,
     ) -> Generator[Trajectory, None, None]:
-        """Plays on the cluster the episodes that the agent would play here."""
+        """Plays on the cluster the episodes that the agent would play here; stores nothing."""
         counts = FailureCounts() if failures is None else failures
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         usage_counts: Counter[str] = Counter()
@@ -161,11 +161,10 @@ class RayBackend(LocalBackend):
             )
             with closing(playing) as trajectories:
                 for trajectory in trajectories:
-                    self._add_usage(usage_counts)
-                    stage.store.append(trajectory)
+                    self._take_usage(usage_counts)
                     counts.record(trajectory)
                     yield trajectory
-            self._add_usage(usage_counts)
+            self._take_usage(usage_counts)
         if failures is None and (description := counts.describe()):
             _log.warning("%s", description)
 
@@ -234,12 +233,12 @@ class RayBackend(LocalBackend):
         usage_counts: Counter[str] = Counter()
         with closing(self.players.run_job(job, usage=usage_counts)) as finished_items:
             for finished in finished_items:
-                self._add_usage(usage_counts)
+                self._take_usage(usage_counts)
                 yield finished
-        self._add_usage(usage_counts)
+        self._take_usage(usage_counts)
 
-    def _add_usage(self, usage_counts: Counter[str]) -> None:
-        """Adds the counts of the cluster's engines to the local counts."""
+    def _take_usage(self, usage_counts: Counter[str]) -> None:
+        """Moves the counts of the cluster's engines to the local counts."""
         for name, count in usage_counts.items():
             if hasattr(self._usage, name):
                 setattr(self._usage, name, getattr(self._usage, name) + count)

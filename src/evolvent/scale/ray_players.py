@@ -12,6 +12,7 @@ with the same results.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -435,7 +436,10 @@ def open_players(
         placement = cluster.placement
         if cluster.is_here:
             processes = stack.enter_context(open_processes())
-            pool = PlayerPool(processes, setup, placement, num_players=placement.players or 1)
+            num_players = placement.players or 1
+            if num_players > (num_cores := os.cpu_count() or num_players):
+                _log.warning("more players than cores: got %d players for cpu_count %d", num_players, num_cores)
+            pool = PlayerPool(processes, setup, placement, num_players=num_players)
             stack.callback(pool.close)
             pool.start_all()
         else:

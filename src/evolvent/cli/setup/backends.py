@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, field_validator
 
 from evolvent.config import Config
-from evolvent.errors import ConfigError
+from evolvent.errors import ConfigError, Problem
 from evolvent.scale.ray_cluster import parse_cluster
 from evolvent.worlds.base import World
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from evolvent.cli.setup.prompting import Prompt
     from evolvent.scale.ray_players import PlayerPool
 
-__all__ = ["HERE", "BackendConfig", "open_cluster_players"]
+__all__ = ["HERE", "BackendConfig", "open_cluster_players", "share_players"]
 
 HERE = "here"
 
@@ -48,6 +48,31 @@ def _locate_file(name: str) -> str:
     from evolvent.cli.setup.registry import is_world_file
 
     return str(Path(name).resolve()) if is_world_file(name) else name
+
+
+def share_players(backend: str, *, num_ranks: int, rank: int) -> str:
+    """Returns the backend with the share of its players that one of several ranks has.
+
+    >>> [share_players("here?players=3", num_ranks=2, rank=rank) for rank in range(2)]
+    ['here?players=2', 'here?players=1']
+    >>> share_players("here", num_ranks=2, rank=0)
+    'here'
+
+    Raises:
+        ConfigError: a cluster, which plays for one process; fewer players than ranks.
+    """
+    if backend == HERE or num_ranks == 1:
+        return backend
+    cluster = parse_cluster(backend)
+    nearest = f"--on '{HERE}?players={num_ranks}'"
+    if not cluster.is_here:
+        message = f"ranks play themselves, or in processes of this machine, not on a cluster: got {num_ranks} ranks"
+        raise ConfigError([Problem("backend", message, f"set {nearest}, or start it without torchrun")])
+    num_players = cluster.placement.players or 1
+    if num_players < num_ranks:
+        message = f"each rank needs a player: got {num_players} for {num_ranks} ranks"
+        raise ConfigError([Problem("backend", message, f"set {nearest}")])
+    return f"{HERE}?players={num_players // num_ranks + (rank < num_players % num_ranks)}"
 
 
 @contextmanager

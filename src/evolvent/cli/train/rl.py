@@ -18,7 +18,7 @@ from rich.console import Console
 
 from evolvent.agents.plain import Random
 from evolvent.cli.setup import extensions
-from evolvent.cli.setup.backends import HERE, BackendConfig
+from evolvent.cli.setup.backends import HERE, BackendConfig, open_cluster_players, share_players
 from evolvent.cli.setup.method_option import parse_method
 from evolvent.cli.setup.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
 from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
@@ -53,7 +53,7 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator
+from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator, Ranks
 from evolvent.methods.base import Method
 from evolvent.methods.etpo import ETPOConfig, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
@@ -73,7 +73,7 @@ from evolvent.run import Run
 from evolvent.scale.endpoint_backend import EndpointBackend
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.scale.local_backend import LocalBackend
-from evolvent.scale.ranks_backend import RanksBackend
+from evolvent.scale.ranks_backend import PlayerRanksBackend, RanksBackend
 from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions, recorded_task
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.view.escape import show_hidden
@@ -281,8 +281,8 @@ def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | No
         refuse_ranks(world_size, "recorded sessions are learned in one process")
         sessions = RecordedSessions(sessions_folder)
         return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
-    if args.config.endpoint or args.config.backend != HERE:
-        refuse_ranks(world_size, "ranks play themselves, not an endpoint or a cluster")
+    if args.config.endpoint:
+        refuse_ranks(world_size, "ranks play themselves, or in players, not on an endpoint")
     return _run_in_worlds(name, method, args, argv, console=console, coordinator=coordinator)
 
 
@@ -301,14 +301,15 @@ def _run_in_worlds(
         world_size=world_size,
         argv=argv,
     )
+    rank = 0 if coordinator is None else coordinator.rank
+    own_config = config.model_copy(update={"backend": share_players(config.backend, num_ranks=world_size, rank=rank)})
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
     check_isolation(worlds_by_name, backend=config.backend)
     tasks = _choose_tasks(worlds_by_name, config)
     _check_actions(config, worlds_by_name, name)
-    is_leader = coordinator is None or coordinator.rank == 0
-    folder = args.resume or (choose_run_folder("rl", config.output_dir) if is_leader else config.output_dir)
+    folder = args.resume or (choose_run_folder("rl", config.output_dir) if rank == 0 else config.output_dir)
     placement = config.placement if world_size == 1 else replace(config.placement, device="cpu")
     loaded_policy = resolve_policy(
         config.policy,
@@ -325,16 +326,14 @@ def _run_in_worlds(
     job = _make_setup(folder, worlds_by_name, record, facts, is_cloned=bool(tasks[0] or config.random))
     with (
         open_ranks(parallelism, device=config.device, coordinator=coordinator) as ranks,
-        _open_backend(config, worlds_by_name, prompt) as local_factory,
+        _open_backend(own_config, worlds_by_name, prompt, ranks=ranks, parallelism=parallelism) as backend_factory,
     ):
         if ranks is not None:
             check_ranks_agree(ranks, config, worlds_by_name, initial=initial, tasks=tasks[1])
             initial = initial.to(ranks.device)
             placement = replace(config.placement, device=str(ranks.device))
-            ranks_factory = partial(RanksBackend, ranks=ranks, parallelism=parallelism)
-            job = replace(job, ranks=ranks, placement=placement, backend_factory=ranks_factory)
-        else:
-            job = replace(job, backend_factory=local_factory)
+            job = replace(job, ranks=ranks, placement=placement)
+        job = replace(job, backend_factory=backend_factory)
         console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
         _run_job(job, console, method, config, initial=initial, tasks=tasks)
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
@@ -440,14 +439,26 @@ def _plan_stages(config: Any, num_iterations: int, panel_size: int, *, is_cloned
 
 @contextmanager
 def _open_backend(
-    config: Any, worlds_by_name: Mapping[str, World], prompt: Prompt
+    config: Any,
+    worlds_by_name: Mapping[str, World],
+    prompt: Prompt,
+    *,
+    ranks: Ranks | None,
+    parallelism: Parallelism,
 ) -> Iterator[Callable[..., LocalBackend]]:
-    """Yields the factory of the backend, which plays in this process, on a cluster, or on the configured endpoint.
+    """Yields the factory of the backend, which plays in this process, in players, or on the configured endpoint.
 
     Raises:
         ConfigError: an endpoint without that model.
         EndpointError: an endpoint that does not answer. See also `open_cluster_players`.
     """
+    if ranks is not None:
+        with open_cluster_players(
+            config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
+        ) as players:
+            ranks_factory = RanksBackend if players is None else partial(PlayerRanksBackend, players=players)
+            yield partial(ranks_factory, ranks=ranks, parallelism=parallelism)
+        return
     if not config.endpoint:
         with open_backend(
             config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
