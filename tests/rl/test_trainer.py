@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import partial
+from threading import Event
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from evolvent.methods.poad import POADConfig as PoadConfig
 from evolvent.methods.poad import poad
 from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
 from evolvent.models.policy import tiny_policy
+from evolvent.rl import trainer
 from evolvent.rl.advantages import Advantages, decomposed_gae
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import PolicyGradient, policy_gradient
@@ -281,6 +284,59 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
     assert first.keys() - third.keys() == {name for name in first if name.startswith("value_head.")}
 
 
+def test_a_play_ahead_has_the_horizon_that_was_set_when_it_was_launched(tmp_path):
+    """Whenever its turn comes: the thread is held until another horizon is set."""
+    world, goes_on, horizons = Echo(), Event(), {}
+    setup = RLSpec("horizons", quick(iterations=3, prefetch_rollouts=True, horizon=2), POAD.objective)
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
+        play = practice._play
+
+        def play_and_record(policy, starts, iteration, **more):
+            horizons[iteration] = more["horizon"]
+            return play(policy, starts, iteration, **more)
+
+        practice._play = play_and_record
+        practice._prefetcher._pool.submit(goes_on.wait, 60)
+        for number in practice.iterations():
+            episodes = practice.rollout(practice.next_starts(tasks(world)))
+            assert {len(episode.steps) for episode in episodes} == {horizons[number]}
+            practice.horizon = 1
+            pending = practice._prefetcher.describe_pending()
+            goes_on.set()
+    assert horizons == {1: 2, 2: 2, 3: 1} and pending == []
+
+
+def test_an_older_practice_that_was_one_iteration_ahead_goes_on_so(tmp_path, monkeypatch, caplog):
+    """Version 0.1 played one iteration ahead whatever `max_policy_lag` allowed, and stored one copy of weights."""
+    world = Echo()
+    settings = GRPOConfig(practice=quick(save_every=2, iterations=5, prefetch_rollouts=True, max_policy_lag=3))
+    improve, describe = PolicyTrainer.update, RolloutPrefetcher.describe_pending
+
+    def stops(self, seen, credit, **more):
+        if self.iteration == 4 and "cut" in str(self._checkpointer.folder):
+            raise KeyboardInterrupt
+        improve(self, seen, credit, **more)
+
+    def describe_as_before(self):
+        return {name: number for row in describe(self) for name, number in row.items() if name != "horizon"}
+
+    monkeypatch.setattr(PolicyTrainer, "update", stops)
+    monkeypatch.setattr(RolloutPrefetcher, "describe_pending", describe_as_before)
+    one_ahead = partial(RolloutPrefetcher, depth=1)
+    monkeypatch.setattr(trainer, "RolloutPrefetcher", lambda policy, play, depth: one_ahead(policy, play))
+    with run_of(tmp_path / "whole", world) as run:
+        whole = grpo(small(world), tasks(world), config=settings, run=run)
+    with run_of(tmp_path / "cut", world) as run, pytest.raises(KeyboardInterrupt):
+        grpo(small(world), tasks(world), config=settings, run=run)
+    monkeypatch.undo()
+    with run_of(tmp_path / "cut", world) as run:
+        resumed = grpo(small(world), tasks(world), config=settings, run=run)
+        lags = {row["step"]: row["lag_max"] for row in run.metrics("practise") if "lag_max" in row}
+    assert lags == {1: 0, 2: 1, 3: 1, 4: 1, 5: 1} and "1 iteration ahead" in caplog.text
+    first, second = (policy.model.state_dict() for policy in (whole, resumed))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_the_first_soft_backup_is_the_reward(tmp_path):
     """One step of backup: where Q is 0 and the policy is rho, only an action's last token has a value: its reward."""
     world, networks = Echo(), Networks(ETPOConfig(beta=0.5, gae_lambda=0.0, token_lambda=0.0))
@@ -417,9 +473,9 @@ def test_an_adapter_practises_on_one_base(tmp_path, beginner):
 def test_other_tasks_than_those_that_are_played_ahead_are_refused():
     """Their episodes would be played twice, and a copy of weights would change under a game."""
     task, other = (Start(Task("lock", "1", {"n": number}, "k")) for number in range(2))
-    prefetcher = RolloutPrefetcher(tiny_policy(["go"]), lambda policy, starts, iteration: [])
+    prefetcher = RolloutPrefetcher(tiny_policy(["go"]), lambda policy, starts, iteration, *, horizon: [])
     try:
-        prefetcher.launch(tiny_policy(["go"]), [task], 1)
+        prefetcher.launch(tiny_policy(["go"]), [task], 1, horizon=None)
         with pytest.raises(ConfigError, match="needs the same tasks in every iteration"):
             prefetcher.take([other], 1)
         assert prefetcher.take([task], 1) == [] and prefetcher.take([task], 2) is None

@@ -6,9 +6,10 @@ that learn from it. The schedule alone decides that, so the speed of the threads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
@@ -18,7 +19,13 @@ from evolvent.trajectory import Start, Trajectory
 
 __all__ = ["RolloutPrefetcher"]
 
-PrefetchFunction = Callable[[Policy, Sequence[Start], int], Iterable[Trajectory]]
+
+class PrefetchFunction(Protocol):
+    """Plays starts with a policy in an iteration, at most `horizon` steps each."""
+
+    def __call__(
+        self, policy: Policy, starts: Sequence[Start], iteration: int, /, *, horizon: int | None
+    ) -> Iterable[Trajectory]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,7 @@ class _Prefetch:
     """An iteration that is being played, or was played and not yet taken."""
 
     version: int
+    horizon: int | None
     starts: list[Start]
     trajectories: Future[list[Trajectory]]
 
@@ -53,28 +61,34 @@ class RolloutPrefetcher:
         """Returns the number of iterations that are played ahead."""
         return len(self.policies)
 
+    def reduce_depth(self, depth: int) -> None:
+        """Keeps the first `depth` copies, before anything is launched."""
+        del self.policies[depth:]
+
     def is_launched(self, iteration: int) -> bool:
         """Returns whether an iteration is being played or waits to be taken."""
         return iteration in self._under_way
 
-    def launch(self, policy: Policy, starts: Sequence[Start], iteration: int) -> None:
-        """Starts to play an iteration with the policy's present weights."""
+    def launch(self, policy: Policy, starts: Sequence[Start], iteration: int, *, horizon: int | None) -> None:
+        """Starts to play an iteration with the policy's present weights, at most `horizon` steps an episode."""
         with torch.no_grad():
             current_weights = dict(policy.model.named_parameters())  # a value head may hang on it, which does not play
             for name, copied_weight in self.policies[iteration % self.depth].model.named_parameters():
                 copied_weight.copy_(current_weights[name])
-        self.relaunch(policy.version, starts, iteration)
+        self.relaunch(policy.version, starts, iteration, horizon=horizon)
 
-    def relaunch(self, version: int, starts: Sequence[Start], iteration: int) -> None:
+    def relaunch(self, version: int, starts: Sequence[Start], iteration: int, *, horizon: int | None) -> None:
         """Starts to play an iteration with the weights of its copy, which belong to `version`."""
         copy = self.policies[iteration % self.depth] = replace(self.policies[iteration % self.depth], version=version)
         start_list = list(starts)
-        playing = self._pool.submit(self._play_starts, copy, start_list, iteration)
-        self._under_way[iteration] = _Prefetch(version, start_list, playing)
+        playing = self._pool.submit(self._play_starts, copy, start_list, iteration, horizon=horizon)
+        self._under_way[iteration] = _Prefetch(version, horizon, start_list, playing)
 
-    def _play_starts(self, policy: Policy, starts: list[Start], iteration: int) -> list[Trajectory]:
+    def _play_starts(
+        self, policy: Policy, starts: list[Start], iteration: int, *, horizon: int | None
+    ) -> list[Trajectory]:
         trajectories = []
-        for trajectory in self._play(policy, starts, iteration):
+        for trajectory in self._play(policy, starts, iteration, horizon=horizon):
             trajectories.append(trajectory)
             if self._over:
                 break
@@ -98,10 +112,11 @@ class RolloutPrefetcher:
         del self._under_way[iteration]
         return prefetch.trajectories.result()
 
-    def describe_pending(self) -> list[dict[str, int]]:
-        """Returns the iterations that are being played or wait to be taken, with their policy versions."""
+    def describe_pending(self) -> list[dict[str, int | None]]:
+        """Returns the iterations that are being played or wait to be taken, with their policy versions and horizons."""
         return [
-            {"iteration": iteration, "version": prefetch.version} for iteration, prefetch in self._under_way.items()
+            {"iteration": iteration, "version": prefetch.version, "horizon": prefetch.horizon}
+            for iteration, prefetch in self._under_way.items()
         ]
 
     def close(self) -> None:

@@ -11,7 +11,8 @@ play, scoring of episodes by policy, critic and reference, passes through the da
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -59,6 +60,9 @@ __all__ = [
     "build_minibatch",
     "run_epochs",
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 class TaskSchedule:
@@ -399,7 +403,7 @@ class PolicyTrainer:
         learner: of the policy.
         critic: learner of a separate critic, or None.
         iteration: the current iteration.
-        horizon: step limit of an episode from now on; None: the world's.
+        horizon: step limit of the episodes that are begun from now on, or launched ahead; None: the world's.
         truncate_history: returns the prompt that agents read where a conversation is full (`ScoringConfig`); None: such
             episodes are over.
         parents: by id, the episodes that those of this iteration branch from.
@@ -449,13 +453,13 @@ class PolicyTrainer:
         )
         self._current_starts: tuple[Sequence[Task], list[Start]] = ((), [])
         self._prefetcher: RolloutPrefetcher | None = None
-        self._pending_prefetches: Sequence[Mapping[str, int]] = ()
+        self._pending_prefetches: Sequence[Mapping[str, Any]] = ()
         self._totals = {"episodes": 0, "env_steps": 0, "updates": 0}
         self._consecutive_nonfinite: dict[str, int] = {}  # by network, how many of its last updates were not finite
         if config.prefetch_rollouts:
             self._prefetcher = RolloutPrefetcher(policy, self._play_prefetched, depth=config.max_policy_lag)
-            for index, copy in enumerate(self._prefetcher.policies):
-                self.track_weights(f"ahead-{index}" if index else "ahead", copy.model)
+            for name, copy in zip(self._names_of_copies(), self._prefetcher.policies, strict=True):
+                self.track_weights(name, copy.model)
         if spec.on_start is not None:
             spec.on_start(self)
 
@@ -516,7 +520,9 @@ class PolicyTrainer:
         for pending in self._pending_prefetches:  # these were under way when the resumed training stopped
             iteration = pending["iteration"]
             if iteration >= self.iteration:
-                prefetcher.relaunch(pending["version"], self._schedule.starts_of(tasks, iteration), iteration)
+                horizon = pending.get("horizon", self.horizon)  # checkpoints of earlier versions do not say
+                pending_starts = self._schedule.starts_of(tasks, iteration)
+                prefetcher.relaunch(pending["version"], pending_starts, iteration, horizon=horizon)
         self._pending_prefetches = ()
         return prefetcher.take(starts, self.iteration)
 
@@ -528,10 +534,38 @@ class PolicyTrainer:
         last = min(self.iteration + prefetcher.depth, self.spec.config.iterations)
         for iteration in range(self.iteration + 1, last + 1):
             if not prefetcher.is_launched(iteration):
-                prefetcher.launch(self.policy, self._schedule.starts_of(tasks, iteration), iteration)
+                starts = self._schedule.starts_of(tasks, iteration)
+                prefetcher.launch(self.policy, starts, iteration, horizon=self.horizon)
 
-    def _play_prefetched(self, policy: Policy, starts: Sequence[Start], iteration: int) -> Iterable[Trajectory]:
-        return self._play(policy, starts, iteration, parents={}, horizon=self.horizon)
+    def _play_prefetched(
+        self, policy: Policy, starts: Sequence[Start], iteration: int, /, *, horizon: int | None
+    ) -> Iterable[Trajectory]:
+        return self._play(policy, starts, iteration, parents={}, horizon=horizon)
+
+    def _names_of_copies(self) -> list[str]:
+        """Returns the names of the networks that play ahead."""
+        depth = 0 if self._prefetcher is None else self._prefetcher.depth
+        return [f"ahead-{index}" if index else "ahead" for index in range(depth)]
+
+    def _fit_prefetcher(self, groups: Container[str]) -> None:
+        """Plays as far ahead as the resumed checkpoint did.
+
+        Version 0.1 played one iteration ahead whatever `max_policy_lag` allowed, so its checkpoints hold one copy.
+        """
+        *_, last_name = self._names_of_copies() or [""]
+        if self._prefetcher is None or "ahead" not in groups or last_name in groups:
+            return
+        names = self._names_of_copies()
+        num_stored = next(index for index, name in enumerate(names) if name not in groups)
+        _log.warning(
+            "the checkpoint was made with rollouts %d iteration ahead: it goes on so, and max_policy_lag %d only "
+            "bounds the age of episodes",
+            num_stored,
+            self.spec.config.max_policy_lag,
+        )
+        for name in names[num_stored:]:
+            del self._networks[name]
+        self._prefetcher.reduce_depth(num_stored)
 
     def close(self) -> None:
         """Stops prefetching."""
@@ -747,6 +781,7 @@ class PolicyTrainer:
         stored = self._checkpointer.open()
         if stored is None:
             return 0
+        self._fit_prefetcher(stored.groups)
         for name, network in self._networks.items():
             network.create_state(stored.groups.get(f"{name}-optimizer", ()))
         targets = {
