@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -119,16 +120,42 @@ def test_a_short_flag_of_a_renamed_setting_is_not_taken_for_a_misspelled_option(
 
 
 def test_a_mistake_is_told_before_torch_is_imported():
-    """In a new process, which counts what was loaded: whoever misspells a setting does not wait for torch."""
-    program = (
-        "import sys\n"
-        "from evolvent.cli.main import main\n"
-        "recipes = ('sft', 'dpo', 'agdc', 'mat', 'sequence', 'hammer', 'comments', 'p3')\n"
-        "for words in ('eval xs', 'search', 'evolve', *(f'train {recipe}' for recipe in recipes)):\n"
-        "    assert main([*words.split(), '--sead', '1']) == 2, words\n"
-        "    assert main([*words.split(), '--threads', 'many']) == 2, words\n"
-        "    print(sorted({'torch', 'transformers'} & set(sys.modules)))\n"
+    """In a new process, over every verb and command with settings: whoever misspells one does not wait for torch."""
+    knobs = json.loads((Path(__file__).parents[1] / "style" / "knobs.json").read_text(encoding="utf-8"))
+    commands = {command: any(knob.startswith("device:") for knob in own) for command, own in knobs.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", MISTAKES, json.dumps(commands)], capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]"] * 11
-    assert done.stderr.count("unknown key 'sead'") == 11 and done.stderr.count("threads: got 'many'") >= 8
+    assert len(commands) >= 40 and sum(commands.values()) >= 35
+    wrong = {command: outcome for command, outcome in json.loads(done.stdout).items() if outcome}
+    assert wrong == {}  # the first command that loads torch is to blame: it stays loaded
+
+
+MISTAKES = """
+import json, sys
+from contextlib import redirect_stderr
+from io import StringIO
+from evolvent.cli.main import VERBS, main
+from evolvent.models.placement import is_device_name
+
+def try_mistake(words, message):
+    with redirect_stderr(StringIO()) as stream:
+        code = main(words)
+    loaded = sorted({"torch", "transformers"} & set(sys.modules))
+    is_told = message in " ".join(stream.getvalue().split())
+    return [] if code == 2 and is_told and not loaded else [code, loaded, stream.getvalue()]
+
+outcomes = {}
+for command, has_device in json.loads(sys.argv[1]).items():
+    words = command.split()
+    outcomes[command] = try_mistake([*words, "--sead", "1"], "unknown key 'sead'")
+    if has_device:
+        outcomes[command] += try_mistake([*words, "--device", "gpu"], "unknown device 'gpu'")
+for verb in VERBS:
+    outcomes[verb] = outcomes.get(verb, []) + try_mistake([verb, "--sead", "1"], "sead")
+query = ["memory", "query", "folder", "text", "--encoder", "model", "--device", "gpu"]
+outcomes["memory query"] = try_mistake(query, "unknown device 'gpu'")
+outcomes["device names"] = [name for name in ("cpu", "cuda:1", "mps", "xpu") if not is_device_name(name)]
+outcomes["device names"] += [name for name in ("cuda1", "CUDA", "meta", "cuda:", "") if is_device_name(name)]
+print(json.dumps(outcomes))
+"""

@@ -18,7 +18,7 @@ from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.token_sequences import Batch
-from evolvent.methods.etpo import ETPOConfig, Networks, etpo, mask_impossible, run_backup
+from evolvent.methods.etpo import ETPOConfig, Networks, etpo, run_backup
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.ntpo import NTPOConfig
 from evolvent.methods.poad import POADConfig as PoadConfig
@@ -33,6 +33,7 @@ from evolvent.rl.prefetch import RolloutPrefetcher
 from evolvent.rl.presets import GRPO, POAD
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, add_columns
 from evolvent.rl.scored_rollout import add_top_k_support, score_sequences
+from evolvent.rl.soft_values import mask_impossible
 from evolvent.rl.trainer import PolicyTrainer, RLSpec, run_epochs
 from evolvent.trajectory import Start, Task
 

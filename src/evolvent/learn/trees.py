@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch
@@ -94,6 +93,8 @@ def collate(sequences: Sequence[TokenSequence] | Mapping[int, TokenSequence], se
 
 def collate_trees(sequences: Sequence[TokenSequence] | Mapping[int, TokenSequence], selected: Sequence[int]) -> Batch:
     """Builds a batch of one tree per row, padded on the right; padding sees itself, so that no softmax row is empty."""
+    import torch
+
     rows, width = len(selected), max(len(sequences[index]) for index in selected)
     ids, positions = np.zeros((rows, width), np.int64), np.zeros((rows, width), np.int64)
     mask = np.zeros((rows, 1, width, width), np.bool_)

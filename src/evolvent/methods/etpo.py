@@ -28,34 +28,26 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.identity import version_1_text
-from evolvent.learn.forward import compute_outputs, eval_mode, target_logits
-from evolvent.learn.learner import Learner
-from evolvent.learn.objectives import Objective, Outputs, require_output
 from evolvent.learn.token_sequences import Batch
 from evolvent.models.policy import Policy
-from evolvent.models.tuned import light_copy
 from evolvent.rl.advantages import Advantages, q_targets
-from evolvent.rl.scored_rollout import (
-    ScoredRollout,
-    append_final_observations,
-    evaluate_targets,
-    gather_column,
-    set_final_values,
-)
-from evolvent.rl.soft_values import expected_soft_value, soft_policy_kl, td_loss
-from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
+from evolvent.rl.settings import RLConfig
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
+
+    from evolvent.learn.learner import Learner
+    from evolvent.learn.objectives import Outputs
+    from evolvent.rl.scored_rollout import ScoredRollout
+    from evolvent.rl.trainer import PolicyTrainer
 
 __all__ = ["PUBLISHED", "ETPOConfig", "Networks", "etpo"]
 
@@ -95,6 +87,9 @@ class Networks:
 
     def create(self, trainer: PolicyTrainer) -> None:
         """Creates the networks of a training, so that they are saved and restored with it."""
+        from evolvent.learn.objectives import Objective
+        from evolvent.models.tuned import light_copy
+
         self.rho = trainer.initial_policy.model
         q = Objective(
             "etpo_q", self._q_loss, _count_targets, ("logits", "values"), settings=(("huber", self.config.huber),)
@@ -108,12 +103,21 @@ class Networks:
         trainer.track_weights("target", self.target)
 
     def _q_loss(self, outputs: Outputs, batch: Batch) -> tuple[Tensor, int]:
+        from evolvent.learn.objectives import require_output
+        from evolvent.rl.soft_values import td_loss
+
         logit = require_output(outputs.logits, "logits").float().gather(-1, batch.targets[:, None]).squeeze(-1)
         q_values = require_output(outputs.values, "values") + logit - batch.columns["rho_logit"]
         return td_loss(q_values, batch.columns["returns"], huber=self.config.huber).sum(), batch.count
 
     def policy_loss(self, outputs: Outputs, batch: Batch) -> tuple[Tensor, int]:
         """Computes `KL(pi || rho exp(Q / beta) / Z)` at every token; the part of V is in Z."""
+        import torch
+
+        from evolvent.learn.forward import eval_mode, target_logits
+        from evolvent.learn.objectives import require_output
+        from evolvent.rl.soft_values import mask_impossible, soft_policy_kl
+
         policy_logits = require_output(outputs.logits, "logits")
         temperature = self.config.practice.temperature
         with torch.no_grad(), eval_mode(self.learner.policy.model):
@@ -127,6 +131,10 @@ class Networks:
         """Computes the soft value of every prefix and Q of its target under the target network; the target's logit
         under rho.
         """
+        from evolvent.learn.forward import compute_outputs, target_logits
+        from evolvent.learn.objectives import require_output
+        from evolvent.rl.soft_values import expected_soft_value, mask_impossible
+
         temperature, rho = self.config.practice.temperature, target_logits(self.rho, batch).float()
         target_outputs = compute_outputs(self.target, batch, needs=("logits", "values"))
         q = (
@@ -158,17 +166,6 @@ class Networks:
             target_weights[name].lerp_(q_weights[name].detach(), 1.0 - decay)
 
 
-def mask_impossible(logits: Tensor, batch: Batch) -> Tensor:
-    """Returns the logits `[N, V]` in float32, -inf for tokens that could not be sampled (top-k, listed actions)."""
-    support = batch.columns.get("support")
-    if support is None:
-        return logits.float()
-    support_counts = torch.zeros_like(logits, dtype=torch.int32)
-    support_counts.scatter_add_(-1, support.long().clamp(min=0), (support >= 0).int())
-    is_possible = (support_counts > 0) | ~(support >= 0).any(-1, keepdim=True)  # after a final observation all are
-    return logits.float().masked_fill(~is_possible, -torch.inf)
-
-
 def _count_targets(batch: Batch) -> int:
     return batch.count
 
@@ -179,6 +176,9 @@ def etpo(policy: Policy, tasks: Sequence[Task], *, config: ETPOConfig, run: Run[
     Returns:
         the policy after the last iteration.
     """
+    from evolvent.learn.objectives import Objective
+    from evolvent.rl.trainer import RLSpec
+
     networks = Networks(config)
     objective = Objective("etpo", networks.policy_loss, _count_targets, ("logits",), settings=(("beta", config.beta),))
     spec = RLSpec("etpo", config.practice, objective, settings=version_1_text(config), on_start=networks.create)
@@ -211,6 +211,13 @@ class SoftBackup:
 
 def run_backup(trainer: PolicyTrainer, rollout: ScoredRollout, networks: Networks) -> SoftBackup:
     """Computes the targets of Q by the soft backup, under the target network."""
+    from evolvent.rl.scored_rollout import (
+        append_final_observations,
+        evaluate_targets,
+        gather_column,
+        set_final_values,
+    )
+
     policy = trainer.policy
     sequences, batch, final_sequences = append_final_observations(
         rollout.sequences,

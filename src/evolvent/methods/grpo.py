@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -22,7 +22,6 @@ from evolvent.models.policy import Policy
 from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 from evolvent.rl.advantages import episode_returns, overlong_penalty
 from evolvent.rl.estimators import GroupEstimator
-from evolvent.rl.objective import Aggregate, Clip, Divergence, ImportanceCorrection, Reinforce
 from evolvent.rl.presets import (
     DAPO,
     DR_GRPO,
@@ -36,10 +35,13 @@ from evolvent.rl.presets import (
     Preset,
     cispo,
 )
-from evolvent.rl.scored_rollout import ScoredRollout
-from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
+from evolvent.rl.settings import Aggregate, Clip, Divergence, ImportanceCorrection, Reinforce, RLConfig
 from evolvent.run import Run
 from evolvent.trajectory import Task, Trajectory
+
+if TYPE_CHECKING:
+    from evolvent.rl.scored_rollout import ScoredRollout
+    from evolvent.rl.trainer import PolicyTrainer
 
 __all__ = ["FAMILY", "GRPOConfig", "build_preset", "find_loss", "grpo", "loss_names"]
 
@@ -151,6 +153,8 @@ def grpo(policy: Policy, tasks: Sequence[Task], *, config: GRPOConfig, run: Run[
     Returns:
         the policy after the last iteration.
     """
+    from evolvent.rl.trainer import RLSpec
+
     algorithm = build_preset(config)
     spec = RLSpec(
         config.kind,

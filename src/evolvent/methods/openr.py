@@ -22,7 +22,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -30,32 +30,20 @@ from evolvent.config import Config
 from evolvent.curate.chosen import select_best_per_task, select_distinct
 from evolvent.errors import ConfigError
 from evolvent.identity import version_1_text
-from evolvent.learn.annotate import annotate
-from evolvent.learn.objectives import dpo_objective, span_labels_objective, weighted_nll
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import LabellingConfig, rows_to_solutions
-from evolvent.reward.offline import build_sibling_pairs
-from evolvent.reward.paying import add_process_rewards, span_credit
 from evolvent.reward.process import default_tags, prepare_rows
-from evolvent.reward.scoring import (
-    Floats,
-    build_advantage_rows,
-    collect_solutions,
-    group_siblings,
-    make_span_splitter,
-    mark_spans,
-    score_spans,
-)
-from evolvent.rl.critic import critic_objective
-from evolvent.rl.objective import ValueLoss
 from evolvent.rl.presets import GRPO, OPENR_APPO, OPENR_TPPO, Preset
-from evolvent.rl.trainer import RLConfig, RLSpec
+from evolvent.rl.settings import RLConfig, ValueLoss
 from evolvent.rollout.held_out import check_held_out, evaluated_tasks
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Start, Task, Trajectory
+
+if TYPE_CHECKING:
+    from evolvent.reward.scoring import Floats
 
 __all__ = ["PUBLISHED", "OpenRConfig", "build_preset", "openr"]
 
@@ -148,6 +136,8 @@ def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenRConfig, run: Ru
     Raises:
         ConfigError: tasks are also evaluation tasks, or no solution could be labeled.
     """
+    from evolvent.learn.objectives import span_labels_objective
+
     check_held_out(tasks, evaluated_tasks(run.evaluate(policy, 0)))
     starts = [Start(task, number) for task in tasks for number in range(config.samples)]
     samples = select_distinct(run.collect(policy, starts, temperature=config.temperature))
@@ -189,6 +179,11 @@ def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenRConfig, run: Ru
 def _train_online(
     policy: Policy, reward_model: Policy, tasks: Sequence[Task], *, config: OpenRConfig, run: Run[Policy]
 ) -> Policy:
+    from evolvent.reward.paying import add_process_rewards, span_credit
+    from evolvent.reward.scoring import collect_solutions, make_span_splitter, mark_spans, score_spans
+    from evolvent.rl.critic import critic_objective
+    from evolvent.rl.trainer import RLSpec
+
     algorithm, rl_config, tags = build_preset(config), config.practice, default_tags(reward_model.tokenizer)
     level: Literal["span", "part"] = "span" if config.online == "appo" else "part"
     critic_loss = critic_objective(ValueLoss(clip=0.2, level=level)) if "values" in algorithm.estimator.needs else None
@@ -240,6 +235,17 @@ def _train_offline(
     policy: Policy, reward_model: Policy, trajectories: Sequence[Trajectory], *, config: OpenRConfig, run: Run[Policy]
 ) -> Policy:
     """Trains on samples that the process reward model has scored; returns the policy itself where none is usable."""
+    from evolvent.learn.annotate import annotate
+    from evolvent.learn.objectives import dpo_objective, weighted_nll
+    from evolvent.reward.offline import build_sibling_pairs
+    from evolvent.reward.scoring import (
+        build_advantage_rows,
+        collect_solutions,
+        group_siblings,
+        make_span_splitter,
+        score_spans,
+    )
+
     spans = make_span_splitter(policy, config.labelling.separators, max_tokens=config.labelling.max_tokens)
     solutions = collect_solutions(select_distinct(trajectories), spans)
     scores = score_spans(reward_model, solutions, default_tags(reward_model.tokenizer))

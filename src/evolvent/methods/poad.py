@@ -18,18 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from evolvent.identity import version_1_text
 from evolvent.models.policy import Policy
 from evolvent.rl.advantages import Advantages, decomposed_gae, whiten
-from evolvent.rl.critic import critic_objective
-from evolvent.rl.objective import Clip, ImportanceCorrection, PolicyGradient, ValueLoss, policy_gradient
-from evolvent.rl.scored_rollout import ScoredRollout
-from evolvent.rl.trainer import RLConfig, RLSpec
+from evolvent.rl.settings import Clip, ImportanceCorrection, PolicyGradient, RLConfig, ValueLoss
 from evolvent.run import Run
 from evolvent.trajectory import Task
+
+if TYPE_CHECKING:
+    from evolvent.rl.scored_rollout import ScoredRollout
 
 __all__ = ["POADConfig", "estimate_advantages", "poad"]
 
@@ -68,6 +69,10 @@ def poad(policy: Policy, tasks: Sequence[Task], *, config: POADConfig, run: Run[
     Returns:
         the policy after the last iteration.
     """
+    from evolvent.rl.critic import critic_objective
+    from evolvent.rl.objective import policy_gradient
+    from evolvent.rl.trainer import RLSpec
+
     value_loss = ValueLoss(config.value_coef, clip=config.clip_range)
     loss = PolicyGradient(
         surrogate=Clip(config.clip_range, config.clip_range),

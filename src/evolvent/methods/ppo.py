@@ -12,21 +12,28 @@ the reward: Ouyang et al. (arXiv 2203.02155); over whole actions: Tan et al., TW
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from evolvent.identity import version_1_text
-from evolvent.learn.objectives import Objective
 from evolvent.models.policy import Policy
-from evolvent.rl.candidates import ChoiceConfig, choice_objective
-from evolvent.rl.critic import critic_objective
 from evolvent.rl.estimators import GaeEstimator
-from evolvent.rl.objective import Aggregate, Clip, ImportanceCorrection, PolicyGradient, ValueLoss
 from evolvent.rl.presets import Preset
-from evolvent.rl.trainer import RLConfig, RLSpec
+from evolvent.rl.settings import (
+    Aggregate,
+    ChoiceConfig,
+    Clip,
+    ImportanceCorrection,
+    PolicyGradient,
+    RLConfig,
+    ValueLoss,
+)
 from evolvent.run import Run
 from evolvent.trajectory import Task
+
+if TYPE_CHECKING:
+    from evolvent.learn.objectives import Objective
 
 __all__ = ["TOKEN", "PPOConfig", "build_objective", "build_preset", "ppo"]
 
@@ -95,6 +102,8 @@ def build_preset(config: PPOConfig) -> Preset:
 
 def build_objective(config: PPOConfig) -> Objective:
     """Builds the objective from these settings."""
+    from evolvent.rl.candidates import choice_objective
+
     if config.level != "listed":
         return build_preset(config).objective
     value_loss = ValueLoss(config.value_coef, clip=config.clip_range) if config.practice.critic == "shared" else None
@@ -115,6 +124,9 @@ def ppo(policy: Policy, tasks: Sequence[Task], *, config: PPOConfig, run: Run[Po
     Returns:
         the policy after the last iteration.
     """
+    from evolvent.rl.critic import critic_objective
+    from evolvent.rl.trainer import RLSpec
+
     algorithm = build_preset(config)
     critic_loss = critic_objective(
         ValueLoss(clip=config.clip_range, level="part" if config.level == "token" else "action")

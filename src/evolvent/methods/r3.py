@@ -20,11 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.curate.starts import (
@@ -40,14 +38,17 @@ from evolvent.curate.starts import (
 from evolvent.errors import ConfigError, Problem
 from evolvent.identity import version_1_text
 from evolvent.models.policy import Policy
-from evolvent.rl.critic import critic_objective
 from evolvent.rl.estimators import GaeEstimator
-from evolvent.rl.objective import Clip, ValueLoss
 from evolvent.rl.presets import R3 as PUBLISHED
 from evolvent.rl.presets import Preset
-from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
+from evolvent.rl.settings import Clip, RLConfig, ValueLoss
 from evolvent.run import Run
 from evolvent.trajectory import Branch, Start, Step, Task, Trajectory, canonical_json, sample_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evolvent.rl.trainer import PolicyTrainer
 
 __all__ = ["R3Config", "build_preset", "outcome_rewards", "r3"]
 
@@ -130,6 +131,9 @@ def r3(
         ConfigError: no task has a demonstration.
         VocabularyMismatch: a demonstration is of another tokenizer.
     """
+    from evolvent.rl.critic import critic_objective
+    from evolvent.rl.trainer import PolicyTrainer, RLSpec
+
     demonstrations_by_id = _select_demonstrations(tasks, demonstrations, config)
     algorithm, critic_loss = build_preset(config), critic_objective(ValueLoss(clip=config.clip_range))
     spec = RLSpec(
@@ -202,6 +206,8 @@ class _StartSampler:
     """Samples the starts of an iteration. The state of "adaptive" is saved with the training."""
 
     def __init__(self, trainer: PolicyTrainer, config: R3Config, seed: int) -> None:
+        import torch
+
         self._trainer, self._config, self._seed = trainer, config, seed
         self._cuts: dict[str, tuple[Branch, ...]] = {}
         self._tasks: list[str] = []
@@ -211,6 +217,8 @@ class _StartSampler:
         self, tasks: Sequence[Task], demonstrations: Iterable[Trajectory], render: Callable[[Step], str] | None
     ) -> None:
         """Splits the demonstrations of these tasks at their cut points."""
+        import torch
+
         dialect, stages, cut_rule = self._trainer.policy.dialect, self._config.stages, self._config.at
         readable_demonstrations = (
             check_vocabulary(demonstration, vocabulary_size=len(self._trainer.policy.tokenizer))
@@ -245,6 +253,8 @@ class _StartSampler:
     def update(self, trajectories: Sequence[Trajectory]) -> None:
         """Updates the adaptive curriculum with the results of an iteration."""
         if self._config.kind == "adaptive":
+            import torch
+
             reveals = update_reveals(
                 self._current_reveals(), trajectories, self._cuts, threshold=self._config.threshold
             )

@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 from evolvent.identity import version_1_text
 from evolvent.methods.grpo import GRPOConfig, build_preset, sample_iteration
 from evolvent.models.policy import Policy
-from evolvent.rl.trainer import RLSpec
 from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
 from evolvent.trajectory import Task
@@ -59,6 +58,8 @@ def scaling_inter(policy: Policy, tasks: Sequence[Task], *, config: ScalingInter
     Returns:
         the policy after the last iteration.
     """
+    from evolvent.rl.trainer import RLSpec
+
     algorithm, horizon = build_preset(config), HorizonSchedule(config.horizons, config.every)
     spec = RLSpec(
         "scaling_inter",

@@ -30,10 +30,8 @@ from evolvent.config import Config
 from evolvent.curate.balance import balance_worlds
 from evolvent.curate.chosen import select_best_per_task, select_distinct
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.objectives import reward_pairs_objective, weighted_nll
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
-from evolvent.reward.scoring import build_judge_rows, judge_objective, replace_score, score_episodes
 from evolvent.rollout.held_out import check_held_out, evaluated_tasks
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
@@ -133,6 +131,8 @@ class RewardModelScores:
     @classmethod
     def from_samples(cls, model: Policy, samples: Sequence[Trajectory]) -> RewardModelScores:
         """Builds scores that are normalized over these samples; raises ConfigError where none can be scored."""
+        from evolvent.reward.scoring import score_episodes
+
         rewards = [reward for reward in score_episodes(model, samples) if isfinite(reward)]
         if not rewards:
             raise ConfigError(
@@ -144,6 +144,8 @@ class RewardModelScores:
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """Returns the episodes, with this score in place of the world's."""
+        from evolvent.reward.scoring import replace_score, score_episodes
+
         rewards = score_episodes(self.model, trajectories)
         return [
             replace_score(trajectory, self.unit_score(reward))
@@ -189,6 +191,9 @@ def tsllm(
     Raises:
         ConfigError: tasks are also evaluation tasks, or a reward model has no preferences.
     """
+    from evolvent.learn.objectives import reward_pairs_objective, weighted_nll
+    from evolvent.reward.scoring import build_judge_rows, judge_objective
+
     if config.reward == "model" and not preferences:
         raise ConfigError([Problem("preferences", "the list is empty", "pass pairs, or set reward to 'world'")])
     check_held_out(tasks, evaluated_tasks(run.evaluate(policy, 0)))

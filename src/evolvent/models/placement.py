@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_CONTEXT",
-    "DEVICE_PATTERN",
     "ContextSetting",
     "DtypeName",
     "Placement",
@@ -34,6 +34,7 @@ __all__ = [
     "find_dtype",
     "find_memory_limit",
     "free_address_bytes",
+    "is_device_name",
     "multiplies_bfloat16",
 ]
 
@@ -41,7 +42,7 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 ContextSetting = int | Literal["auto"] | None
 
 DEFAULT_CONTEXT = 4096  # tokens of an episode where a model allows more: an engine's memory grows with them
-DEVICE_PATTERN = re.compile(r"[a-z]+(:\d+)?")
+_DEVICE_PATTERN = re.compile(r"([a-z]+)(:\d+)?")
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _MIB = 2**20
 # Reports, threads and temporary values of a command beside its model, measured with the smallest one (`evolve` takes
@@ -67,20 +68,44 @@ class Placement:
     context: ContextSetting = "auto"
 
 
+# The kinds of device that torch itself knows and can compute on, or that a package can stand behind.
+_DEVICE_TYPES = frozenset(
+    ("cpu", "cuda", "mps", "xpu", "hpu", "xla", "mtia", "maia", "hip", "ipu", "ve", "fpga", "vulkan", "privateuseone")
+)
+
+
+def is_device_name(name: str) -> bool:
+    """Returns whether a device can have this name, without importing torch: its form, and a kind that there is.
+
+    `find_device` checks whether this machine has the device.
+
+    >>> is_device_name("cuda:1"), is_device_name("cuda1")
+    (True, False)
+    """
+    match = _DEVICE_PATTERN.fullmatch(name)
+    return match is not None and (match[1] in _DEVICE_TYPES or _may_have_other_devices(match[1]))
+
+
+def _may_have_other_devices(device_type: str) -> bool:
+    """Returns whether torch may know a further kind of device: where it is loaded, or will load a package's."""
+    return device_type != "meta" and ("torch" in sys.modules or bool(entry_points(group="torch.backends")))
+
+
 def find_device(name: str | torch.device) -> torch.device:
     """Returns the device of a name after checking that this machine has it.
 
     Raises:
         ConfigError: an unknown device, or one that is not there.
     """
+    unknown = ConfigError([Problem("device", f"unknown device {str(name)!r}", "use cpu, cuda, cuda:N or mps")])
+    if not is_device_name(str(name)):
+        raise unknown
     import torch
 
     try:
         device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type == "meta":
-        raise ConfigError([Problem("device", f"unknown device {str(name)!r}", "use cpu, cuda, cuda:N or mps")])
+    except RuntimeError as error:
+        raise unknown from error
     if device.type == "cpu":
         return torch.device("cpu")
     count = _count_devices(device.type)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, Problem, SampleInvalid
@@ -23,6 +22,9 @@ from evolvent.learn.token_sequences import TokenSequence
 from evolvent.reward.endings import Ending, PathCache, check_scores, query_endings
 from evolvent.reward.solutions import Solution
 from evolvent.search.records import Spent
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["OutcomeScorer", "ValueScorer", "build_outcome_row", "build_value_row", "td_targets"]
 
@@ -200,6 +202,8 @@ class OutcomeScorer:
 
 def _apply_head(head: nn.Module, queries: Sequence[Ending], paths: PathCache) -> Job[list[list[float]]]:
     """Computes the head's output at all ends, by query."""
+    import torch
+
     states_by_query = yield from query_endings(queries, paths, hidden=True)
     states = [state for query_states in states_by_query for state in query_states]
     if not states:

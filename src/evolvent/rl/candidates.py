@@ -9,7 +9,7 @@ conversation, so that their shared prefix is computed once, in rollouts (the eng
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,29 +22,10 @@ from evolvent.learn.objectives import Need, Objective, Outputs, require_output
 from evolvent.learn.token_sequences import Batch, TokenSequence
 from evolvent.learn.trees import add_branches
 from evolvent.rl import policy_losses as losses
-from evolvent.rl.objective import Clip, ValueLoss
+from evolvent.rl.settings import ChoiceConfig
 from evolvent.trajectory import Trajectory
 
 __all__ = ["ChoiceConfig", "add_candidates", "choice_objective", "chosen_logprobs", "score_decisions"]
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceConfig:
-    """Settings of `choice_objective`.
-
-    Attributes:
-        surrogate: clip range of a decision's ratio.
-        entropy_coef: coefficient of the entropy bonus over candidates.
-        value_loss: loss of the values; None: no critic.
-        target_kl: divergence from the old policy at which training on the data stops; None: never.
-        temperature: divides the candidates' scores.
-    """
-
-    surrogate: Clip = field(default_factory=Clip)
-    entropy_coef: float = 0.0
-    value_loss: ValueLoss | None = None
-    target_kl: float | None = None
-    temperature: float = 1.0
 
 
 def add_candidates(trajectories: Sequence[Trajectory], sequences: Sequence[TokenSequence]) -> list[TokenSequence]:

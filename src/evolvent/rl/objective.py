@@ -8,21 +8,30 @@ sequence).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from evolvent.config import Config
-from evolvent.errors import BatchMismatch, ConfigError, Problem
+from evolvent.errors import BatchMismatch
 from evolvent.former_names import former_fields
 from evolvent.identity import version_1_text
 from evolvent.learn.objectives import Need, Objective, Outputs, require_output
 from evolvent.learn.token_sequences import Batch
 from evolvent.rl import policy_losses as losses
+from evolvent.rl.settings import (
+    Aggregate,
+    Clip,
+    ClippedWeight,
+    Divergence,
+    ImportanceCorrection,
+    ImportanceWeights,
+    Level,
+    PolicyGradient,
+    Reinforce,
+    ValueLoss,
+)
 
 __all__ = [
     "Aggregate",
@@ -36,131 +45,6 @@ __all__ = [
     "ValueLoss",
     "policy_gradient",
 ]
-
-Level = Literal["part", "span", "action", "sequence"]
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """PPO's clipped ratio (see `policy_losses.clipped_surrogate`)."""
-
-    low: float = 0.2
-    high: float = 0.2
-    dual: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClippedWeight:
-    """CISPO's clipped weight of the log-probability (see `policy_losses.clipped_weight_surrogate`)."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reinforce:
-    """The policy gradient without a ratio."""
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """How terms are aggregated: `length` for constant_length, `level` for unit_mean
-    (`policy_losses.aggregation_weights`).
-    """
-
-    kind: losses.Kind = "part_mean"
-    length: int | None = None
-    level: Level = "part"
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """`beta` times the divergence from the reference, in the loss: k3 as a value, or k2 with an exact gradient."""
-
-    beta: float
-    kind: Literal["k2", "k3"] = "k3"
-
-
-@dataclass(frozen=True, slots=True)
-class ValueLoss:
-    """`coefficient` times half the squared error of the values (see `policy_losses.value_losses`).
-
-    At a level above "part" only the value of a unit's first target is fitted, with the weight of the whole unit.
-    """
-
-    coefficient: float = 0.5
-    clip: float | None = None
-    huber: float | None = None
-    level: Level = "part"
-
-
-@dataclass(frozen=True, slots=True)
-class ImportanceWeights:
-    """Weights of the surrogate where sampler and trainer differ (see `policy_losses.importance_weights`)."""
-
-    max_weight: float = 2.0
-    kind: Literal["truncated", "masked"] = "truncated"
-    level: Literal["part", "sequence"] = "part"
-
-
-class ImportanceCorrection(Config):
-    """Settings of a method whose surrogate can be reweighted for a sampler that differs from the old policy."""
-
-    importance_correction: Literal["none", "truncated", "masked", "sequence_truncated", "sequence_masked"] = Field(
-        default="none", description="weights against a sampler that differs: of tokens, or of sequences as wholes"
-    )
-    max_importance_weight: float = Field(default=2.0, gt=0, description="largest such weight")
-
-    def importance_weights(self, level: Literal["part", "sequence"] = "part") -> ImportanceWeights | None:
-        """Returns the settings as a loss takes them; None without correction.
-
-        Args:
-            level: the level at which the ratio of the loss is clipped; a correction of sequences stays one.
-        """
-        correction = self.importance_correction
-        if correction == "none":
-            return None
-        is_masked = correction in ("masked", "sequence_masked")
-        return ImportanceWeights(
-            self.max_importance_weight,
-            "masked" if is_masked else "truncated",
-            "sequence" if correction.startswith("sequence_") else level,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyGradient:
-    """The settings of `policy_gradient`; equal settings have an equal `repr`, in every process.
-
-    Args:
-        ratio: the level of the ratio of new to old policy: each token's own; the product over its span or action;
-            for a sequence the geometric mean (GSPO).
-        surrogate: the function of ratio and advantage.
-        aggregate: how terms are summed.
-        kl: divergence from the reference; None skips the reference's forward pass.
-        entropy_coef: coefficient of the entropy bonus.
-        value_loss: loss of the values; None: no critic.
-        importance_weights: correction for a sampler that differs from the old policy; None: none.
-        target_kl: an update at which the policy is further than this from the old one (k3) is not taken, and ends
-            the pass through the data; None: never.
-        temperature: sampling temperature of the actions.
-    Raises:
-        ConfigError: settings are out of their range; lists all of them.
-    """
-
-    ratio: Level = "part"
-    surrogate: Clip | ClippedWeight | Reinforce = Clip()
-    aggregate: Aggregate = Aggregate()
-    kl: Divergence | None = None
-    entropy_coef: float = 0.0
-    value_loss: ValueLoss | None = None
-    importance_weights: ImportanceWeights | None = None
-    target_kl: float | None = None
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        if problems := _list_problems(self):
-            raise ConfigError(problems)
 
 
 def policy_gradient(settings: PolicyGradient | None = None, *, name: str = "policy_gradient") -> Objective:
@@ -202,46 +86,6 @@ def policy_gradient(settings: PolicyGradient | None = None, *, name: str = "poli
 
 def _setting_identity(value: object) -> str | float | None:
     return value if value is None or isinstance(value, str | float) else version_1_text(value)
-
-
-def _list_problems(settings: PolicyGradient) -> list[Problem]:
-    """Lists everything that is wrong with these settings."""
-    surrogate, value, behaviour, aggregate = (
-        settings.surrogate,
-        settings.value_loss,
-        settings.importance_weights,
-        settings.aggregate,
-    )
-    low, high = (surrogate.low, surrogate.high) if isinstance(surrogate, Clip | ClippedWeight) else (0.0, 0.0)
-    dual, target_kl = surrogate.dual if isinstance(surrogate, Clip) else None, settings.target_kl
-    clip, huber = (value.clip, value.huber) if value is not None else (None, None)
-    checks = (
-        (not 0 <= low <= 1, "surrogate.low", f"got {low}, expected from 0 to 1"),
-        (not high >= 0, "surrogate.high", f"got {high}, expected 0 or more"),
-        (dual is not None and not dual > 1, "surrogate.dual", f"got {dual}, expected above 1"),
-        (
-            settings.kl is not None and not settings.kl.beta > 0,
-            "kl.beta",
-            "expected above 0; set kl=None to leave it out",
-        ),
-        (value is not None and not value.coefficient > 0, "value_loss.coefficient", "expected above 0"),
-        (clip is not None and not clip > 0, "value_loss.clip", f"got {clip}, expected above 0"),
-        (huber is not None and not huber > 0, "value_loss.huber", f"got {huber}, expected above 0"),
-        (behaviour is not None and not behaviour.max_weight > 0, "importance_weights.max_weight", "expected above 0"),
-        (target_kl is not None and not target_kl > 0, "target_kl", f"got {target_kl}, expected above 0"),
-        (not settings.temperature > 0, "temperature", f"got {settings.temperature}, expected above 0"),
-        (
-            (aggregate.kind == "constant_length") != (aggregate.length is not None),
-            "aggregate.length",
-            "set it exactly when aggregate.kind is 'constant_length'",
-        ),
-        (
-            aggregate.length is not None and not aggregate.length > 0,
-            "aggregate.length",
-            f"got {aggregate.length}, expected above 0",
-        ),
-    )
-    return [Problem(name, message) for is_wrong, name, message in checks if is_wrong]
 
 
 # ------------------------------------------------------------------ reading a batch

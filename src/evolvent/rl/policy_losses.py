@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evolvent.errors import BatchMismatch
+from evolvent.rl.settings import Aggregation
 
 __all__ = [
     "aggregation_weights",
@@ -38,8 +39,6 @@ __all__ = [
     "value_losses",
     "weighted_sum",
 ]
-
-Kind = Literal["part_mean", "sequence_mean", "sequence_sum", "constant_length", "unit_mean"]
 
 
 def mask_unlearned(weights: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -354,7 +353,7 @@ def importance_weights(
 
 
 def aggregation_weights(
-    kind: Kind, sequence: Tensor, *, num_sequences: int, length: int | None = None, unit: Tensor | None = None
+    kind: Aggregation, sequence: Tensor, *, num_sequences: int, length: int | None = None, unit: Tensor | None = None
 ) -> tuple[Tensor, int]:
     """Computes the weights and the count of a mean: the loss is `sum_n w_n l_n / count`, with the count of the whole
     update.

@@ -7,10 +7,10 @@ are common defaults. Settings outside a preset (group size, temperature, length)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from evolvent.learn.objectives import Objective
 from evolvent.rl.estimators import AdvantageEstimator, GaeEstimator, GroupEstimator
-from evolvent.rl.objective import (
+from evolvent.rl.settings import (
     Aggregate,
     Clip,
     ClippedWeight,
@@ -18,8 +18,10 @@ from evolvent.rl.objective import (
     PolicyGradient,
     Reinforce,
     ValueLoss,
-    policy_gradient,
 )
+
+if TYPE_CHECKING:
+    from evolvent.learn.objectives import Objective
 
 __all__ = [
     "DAPO",
@@ -61,6 +63,8 @@ class Preset:
     @property
     def objective(self) -> Objective:
         """Returns the objective that a Learner minimizes."""
+        from evolvent.rl.objective import policy_gradient
+
         return policy_gradient(self.loss, name=self.name)
 
 

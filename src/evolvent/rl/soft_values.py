@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evolvent.errors import BatchMismatch
+from evolvent.learn.token_sequences import Batch
 
 __all__ = [
     "expected_soft_value",
     "hard_value",
     "log_sum_exp_value",
+    "mask_impossible",
     "soft_policy",
     "soft_policy_kl",
     "td_loss",
@@ -163,3 +165,20 @@ def _tilt_reference(q: Tensor, logrho: Tensor, beta: float) -> Tensor:
     """Computes `log rho + Q / beta`, -inf for tokens that cannot be chosen."""
     is_possible = logrho > -torch.inf
     return torch.where(is_possible, logrho + torch.where(is_possible, q, 0.0) / beta, -torch.inf)
+
+
+def mask_impossible(logits: Tensor, batch: Batch) -> Tensor:
+    """Returns the logits `[N, V]` in float32, -inf for tokens that could not be sampled (top-k, listed actions).
+
+    >>> index, columns = torch.tensor([0]), {"support": torch.tensor([[1, 2, -1]])}
+    >>> batch = Batch(torch.tensor([[5]]), index, index, torch.ones(1), (0,), 1, columns=columns)
+    >>> mask_impossible(torch.tensor([[0.5, 1.0, 2.0, 3.0]]), batch)
+    tensor([[-inf, 1., 2., -inf]])
+    """
+    support = batch.columns.get("support")
+    if support is None:
+        return logits.float()
+    support_counts = torch.zeros_like(logits, dtype=torch.int32)
+    support_counts.scatter_add_(-1, support.long().clamp(min=0), (support >= 0).int())
+    is_possible = (support_counts > 0) | ~(support >= 0).any(-1, keepdim=True)  # after a final observation all are
+    return logits.float().masked_fill(~is_possible, -torch.inf)

@@ -14,16 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 from torch import Tensor
 
-from evolvent.config import Config
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, NonFinite, Problem
 from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
@@ -47,6 +45,7 @@ from evolvent.rl.diagnostics import (
 from evolvent.rl.prefetch import RolloutPrefetcher
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, Rewards, add_columns, build_rollout_batch
 from evolvent.rl.scored_rollout import HistoryTruncation, ScoredRollout, ScoringConfig, score_rollout
+from evolvent.rl.settings import RLConfig
 from evolvent.trajectory import Start, Task, Trajectory, sample_rng
 
 __all__ = [
@@ -319,48 +318,6 @@ class PlayFunction(Protocol):
         parents: Mapping[str, Trajectory],
         horizon: int | None,
     ) -> Iterable[Trajectory]: ...
-
-
-class RLConfig(Config):
-    """Settings of reinforcement learning that all methods share."""
-
-    iterations: int = Field(default=50, ge=1, description="Number of iterations: rollout, scoring and update.")
-    tasks_per_iteration: int = Field(default=16, ge=1, description="Tasks that an iteration plays.")
-    group_size: int = Field(default=4, ge=1, description="Episodes of each task in an iteration: its group.")
-    ppo_epochs: int = Field(default=2, ge=1, description="Passes through the episodes of an iteration.")
-    minibatches: int = Field(default=2, ge=1, description="Updates in each pass.")
-    temperature: float = Field(
-        default=1.0, gt=0, description="Sampling temperature, also used when log-probabilities are recomputed."
-    )
-    top_k: int = Field(default=0, ge=0, le=256, description="Sample from this many likeliest tokens; 0: from all.")
-    restrict_to_admissible: bool = Field(default=False, description="Sample only actions that the world lists.")
-    horizon: int | None = Field(default=None, ge=1, description="Step limit of an episode; none: the world's limit.")
-    prefetch_rollouts: bool = Field(
-        default=False,
-        description="Play max_policy_lag iterations ahead while one is trained on; they are that many versions behind.",
-    )
-    max_policy_lag: int = Field(default=1, ge=0, description="Iterations that an episode may be older than the policy.")
-    critic: Literal["shared", "separate"] = Field(
-        default="shared", description="Estimate values on the policy's trunk, or with a separate network."
-    )
-    critic_lr: float | None = Field(
-        default=None, gt=0, description="Learning rate of a separate critic; none: the policy's rate."
-    )
-    critic_warmup: int = Field(default=0, ge=0, description="First iterations that train only the critic.")
-    measure_every: int = Field(default=0, ge=0, description="Iterations between evaluations; 0: only at the end.")
-    save_every: int = Field(default=5, ge=1, description="Iterations between checkpoints.")
-
-    @model_validator(mode="after")
-    def _check_prefetching(self) -> RLConfig:
-        if self.prefetch_rollouts and not self.max_policy_lag:
-            raise ValueError(
-                "prefetch_rollouts plays with a policy that is max_policy_lag versions behind; set that to 1 or more"
-            )
-        if self.prefetch_rollouts and self.top_k:
-            raise ValueError(
-                "top_k needs the weights that sampled, but prefetch_rollouts replaces them; leave out one of the two"
-            )
-        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,10 @@ def load_encoder(name: str, *, device: str | None = None) -> Encoder:
     """
     entry_points = installed_plugins("encoders")
     if name not in entry_points:
+        torch_device = None if device is None else str(find_device(device))
         from evolvent.memory.encoders import SentenceEncoder
 
-        return SentenceEncoder(name, device=None if device is None else str(find_device(device)))
+        return SentenceEncoder(name, device=torch_device)
     if device is not None:
         message = f"the installed encoder {name!r} chooses its device itself; got {device!r}"
         raise ConfigError([Problem("device", message, "leave out --device")])

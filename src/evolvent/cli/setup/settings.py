@@ -16,7 +16,7 @@ from evolvent.cli.setup.prompt_data import DATA_OPTIONS, data_preset, takes_data
 from evolvent.cli.setup.registry import describe_worlds, is_world_file, unknown_world_problem
 from evolvent.config import Config, list_settings, present_path, resolve, to_toml
 from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
-from evolvent.models.placement import DEFAULT_CONTEXT, DEVICE_PATTERN, DtypeName, Placement
+from evolvent.models.placement import DEFAULT_CONTEXT, DtypeName, Placement, is_device_name
 
 __all__ = [
     "AnyCommand",
@@ -69,7 +69,7 @@ class DeviceConfig(Config):
     @field_validator("device")
     @classmethod
     def _check_device(cls, device: str) -> str:
-        if not DEVICE_PATTERN.fullmatch(device):
+        if not is_device_name(device):
             raise ValueError(f"unknown device {device!r} (use cpu, cuda, cuda:N or mps)")
         return device
 

@@ -33,13 +33,13 @@ from evolvent.cli.terminal.progress import PlannedStage
 from evolvent.errors import ConfigError, Problem
 from evolvent.marl.settings import ControlPPOConfig
 from evolvent.models.placement import find_device
-from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.gym.world import GymnasiumWorld
 
 if TYPE_CHECKING:
     from evolvent.models.team_actions import TeamModel
     from evolvent.run import Run
+    from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
     from evolvent.worlds.base import World
 
 __all__ = [

@@ -6,19 +6,20 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.identity import fingerprint
-from evolvent.learn.parallel.lay import check_layout, check_world_size
-from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator, Ranks, join_ranks
+from evolvent.learn.settings import Parallelism
 from evolvent.models.policy import Policy
-from evolvent.rl.trainer import RLConfig
+from evolvent.rl.settings import RLConfig
 from evolvent.run import world_code
-from evolvent.scale.local_backend import policy_digest
-from evolvent.scale.ranks_backend import check_agreement, check_practice
 from evolvent.trajectory import Task
 from evolvent.worlds.base import World
+
+if TYPE_CHECKING:  # a mistake in the settings is reported before torch is imported
+    from evolvent.learn.parallel.ranks import RankCoordinator, Ranks
 
 __all__ = [
     "check_model_layout",
@@ -70,9 +71,14 @@ def choose_practice_layout(
     if world_size > 1 and parallelism.mesh.size == 1:
         parallelism = parallelism.model_copy(update={"shard": world_size})
     problems = check_shared_folder(output_dir, world_size=world_size)
-    problems += check_world_size(parallelism.mesh, world=world_size, command=shlex.join(["train", "rl", *argv]))
+    if world_size > 1 or parallelism.mesh.size > 1:
+        from evolvent.learn.parallel.lay import check_world_size
+
+        problems += check_world_size(parallelism.mesh, world=world_size, command=shlex.join(["train", "rl", *argv]))
     practice = getattr(settings, "practice", None)
     if isinstance(practice, RLConfig) and world_size > 1:
+        from evolvent.scale.ranks_backend import check_practice
+
         try:
             check_practice(
                 practice,
@@ -90,6 +96,8 @@ def choose_practice_layout(
 
 def check_model_layout(policy: Policy, parallelism: Parallelism, *, world_size: int, adapter: str) -> None:
     """Raises ConfigError where the model cannot have the layout, with the nearest one that it can have."""
+    from evolvent.learn.parallel.lay import check_layout
+
     if world_size > 1:
         check_layout(policy.model.config, parallelism, world=world_size, adapter=adapter, command="train rl ...")
 
@@ -97,6 +105,8 @@ def check_model_layout(policy: Policy, parallelism: Parallelism, *, world_size: 
 @contextmanager
 def open_ranks(parallelism: Parallelism, *, device: str, coordinator: RankCoordinator | None) -> Iterator[Ranks | None]:
     """Yields this process among the ranks; None where it is alone."""
+    from evolvent.learn.parallel.ranks import join_ranks
+
     if coordinator is None:
         yield None
         return
@@ -109,6 +119,9 @@ def check_ranks_agree(
     ranks: Ranks, config: Config, worlds_by_name: Mapping[str, World], *, initial: Policy, tasks: Sequence[Task]
 ) -> None:
     """Raises ConfigError where ranks have other settings, worlds, tasks or weights than the first one."""
+    from evolvent.scale.local_backend import policy_digest
+    from evolvent.scale.ranks_backend import check_agreement
+
     facts = {"settings": fingerprint(config), "the weights of the policy": policy_digest(initial)}
     code = world_code(worlds_by_name)
     for name in worlds_by_name:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, create_model, model_validator
 from rich.console import Console
@@ -50,10 +50,7 @@ from evolvent.config import Config
 from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.learner import TrainConfig
-from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator, Ranks
+from evolvent.learn.settings import OptimizerConfig, Parallelism, TrainConfig
 from evolvent.methods.base import Method
 from evolvent.methods.etpo import ETPOConfig, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
@@ -67,18 +64,19 @@ from evolvent.models.defaults import ADAM_EPS, ModelFacts
 from evolvent.models.placement import check_working_memory
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
-from evolvent.rl.trainer import RLConfig
+from evolvent.rl.settings import RLConfig
 from evolvent.rollout.episode import collect
 from evolvent.run import Run
-from evolvent.scale.endpoint_backend import EndpointBackend
 from evolvent.scale.initial import collect_demonstrations
-from evolvent.scale.local_backend import LocalBackend
-from evolvent.scale.ranks_backend import PlayerRanksBackend, RanksBackend
-from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions, recorded_task
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.view.escape import show_hidden
 from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
+
+if TYPE_CHECKING:  # a mistake in the settings is reported before torch is imported
+    from evolvent.learn.parallel.ranks import RankCoordinator, Ranks
+    from evolvent.scale.local_backend import LocalBackend
+    from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions
 
 __all__ = ["METHODS", "TrainRLConfig", "describe_methods", "make_command", "run"]
 
@@ -278,6 +276,8 @@ def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | No
         return 0
     sessions_folder = _find_sessions(args.config)
     if sessions_folder is not None:
+        from evolvent.scale.recorded_backend import RecordedSessions
+
         refuse_ranks(world_size, "recorded sessions are learned in one process")
         sessions = RecordedSessions(sessions_folder)
         return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
@@ -452,7 +452,11 @@ def _open_backend(
         ConfigError: an endpoint without that model.
         EndpointError: an endpoint that does not answer. See also `open_cluster_players`.
     """
+    from evolvent.scale.endpoint_backend import EndpointBackend
+
     if ranks is not None:
+        from evolvent.scale.ranks_backend import PlayerRanksBackend, RanksBackend
+
         with open_cluster_players(
             config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
         ) as players:
@@ -483,6 +487,8 @@ def _train_policy(
     config: Any,
     run: Run[Policy],
 ) -> Policy:
+    from evolvent.learn.objectives import weighted_nll
+
     imitated = [*demonstration_trajectories, *random_trajectories]
     base_policy = run.fit(initial, imitated, weighted_nll, tokens=config.clone_tokens) if imitated else initial
     run.evaluate(base_policy, 0)
@@ -583,6 +589,8 @@ def _run_recorded(
     console: Console,
 ) -> int:
     """Trains on the recorded sessions; returns the exit code."""
+    from evolvent.scale.recorded_backend import recorded_task
+
     config = _fill_policy(config, sessions.folder)
     facts = read_model_facts(config.policy, adapter=config.adapter.kind)
     config = fill_model_defaults(config, facts, console, policy=config.policy)
@@ -673,6 +681,8 @@ def _describe_left_out(left_out: Counter[str]) -> str:
 @contextmanager
 def _open_recorded_backend(config: Any, sessions: RecordedSessions) -> Iterator[Callable[..., RecordedBackend]]:
     """Yields the factory of the backend, with the endpoint that takes the weights, where there is one."""
+    from evolvent.scale.recorded_backend import RecordedBackend
+
     if not config.endpoint:
         yield partial(RecordedBackend, sessions=sessions)
         return

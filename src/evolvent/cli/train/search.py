@@ -29,7 +29,6 @@ from evolvent.cli.terminal.console import format_rate, render_table
 from evolvent.cli.terminal.progress import PlannedStage
 from evolvent.cli.train.rl import CLONE_CONFIG, EARLIER_DEFAULTS, UpdateConfig
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.preferences import append_readout, build_pairs
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.methods.openr import PUBLISHED, OpenRConfig, openr
@@ -150,6 +149,8 @@ def run(argv: Sequence[str], console: Console) -> int:
     args = parse_command(COMMANDS[name], argv[1:], console)
     if args is None:
         return 0
+    from evolvent.learn.objectives import weighted_nll
+
     facts = read_model_facts(args.config.policy)
     config = fill_model_defaults(args.config, facts, console, policy=args.config.policy)
     worlds_by_name = load_worlds(config.worlds)
