@@ -27,6 +27,7 @@ that lie side by side are looked at where they are.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ from torch.nn import functional as F
 from evolvent.engine.arena import Arena, Shape
 from evolvent.engine.streams import Plan
 from evolvent.models.cpu_linear import multiply_packed, pack_weight, packs_weights
+from evolvent.models.tuned import kind_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -50,6 +52,7 @@ __all__ = [
     "FusedDecoder",
     "GraphRecorder",
     "GraphShape",
+    "copied_bytes",
     "find_graph_shape",
     "fused_obstacle",
     "pad_order",
@@ -214,6 +217,7 @@ def first_adjacent_row(rows: NDArray[np.int64]) -> int | None:
 
 _FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 _MAX_COPIED = 10_000_000  # weights of a model up to which copies pay
+_PROJECTION = re.compile(r"\b[qkv]_proj\b")
 _MIN_ROWS = 4  # matrix products of fewer rows take another kernel, with other rounding
 
 
@@ -224,6 +228,32 @@ def fused_obstacle(config: PreTrainedConfig) -> str | None:
     if getattr(config, "hidden_act", "silu") != "silu":
         return f"activation {config.hidden_act}"
     return None
+
+
+def copied_bytes(model: PreTrainedModel, *, device: str) -> int:
+    """Returns the bytes of the copies of a model's weights that the decoder of an engine holds.
+
+    Args:
+        model: a causal LM; its weights may be on the meta device.
+        device: type of the device that it plays on.
+    """
+    named_weights = dict(model.named_parameters())
+    weight = next(iter(named_weights.values()))
+    itemsize, num_weights = int(weight.element_size()), sum(int(part.numel()) for part in named_weights.values())
+    merged = num_weights if kind_of(model) is not None else 0  # changes of an adapter are merged into a copy
+    if fused_obstacle(model.config) is None:
+        ends = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+        table, is_tied = int(ends[0].numel()), ends[0] is ends[1]
+        if weight.dtype == torch.float32 and num_weights < _MAX_COPIED:
+            return (num_weights + table * is_tied) * itemsize
+        if device == "cpu" and packs_weights(torch.empty(0, dtype=weight.dtype), num_weights):
+            return (num_weights - table * (not is_tied)) * itemsize
+        merged += sum(
+            int(part.numel())
+            for name, part in named_weights.items()
+            if _PROJECTION.search(name) and "lora_" not in name
+        )
+    return merged * itemsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from evolvent.config import Config
 
@@ -25,6 +25,7 @@ class Method:
         about: a line for the list of methods.
         defaults: settings that differ from those of `config`.
         fixed: names of those that cannot be set, because they define the method.
+        values: networks of values that it trains, by which its memory is planned: a critic, or ETPO's Q.
         demonstrated: whether `call` also takes `demonstrations=` (trajectories).
     """
 
@@ -34,3 +35,4 @@ class Method:
     defaults: Mapping[str, object] | None = None
     demonstrated: bool = False
     fixed: tuple[str, ...] = ()
+    values: Literal["none", "critic", "soft_q"] = "none"

@@ -36,6 +36,8 @@ __all__ = [
     "free_address_bytes",
     "is_device_name",
     "multiplies_bfloat16",
+    "reserved_bytes",
+    "token_bytes",
 ]
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -233,7 +235,7 @@ def check_working_memory(model: nn.Module, *, context: int, trains: bool, plays:
     weights = list(model.parameters())
     if any(weight.device.type != "cpu" for weight in weights):
         return
-    needed_bytes = context * _token_bytes(model)
+    needed_bytes = context * token_bytes(model)
     if trains:
         needed_bytes += _TRAINED_WEIGHT_BYTES * sum(weight.numel() for weight in weights if weight.requires_grad)
     free_bytes, limit_name = find_memory_limit()
@@ -252,7 +254,12 @@ def check_working_memory(model: nn.Module, *, context: int, trains: bool, plays:
         )
 
 
-def _token_bytes(model: nn.Module) -> int:
+def reserved_bytes() -> int:
+    """Returns the main memory that a training takes beside its model: reports, threads and temporary values."""
+    return _TRAINING_BYTES if free_address_bytes() == find_memory_limit()[0] else _TRAINING_BYTES // _RESIDENT_RATIO
+
+
+def token_bytes(model: nn.Module) -> int:
     """Returns the bytes of keys, values and the last hidden state of a token; 0 for a model that says no sizes."""
     config = getattr(model, "config", None)
     text_config = getattr(config, "text_config", None) or config

@@ -188,6 +188,8 @@ class LocalBackend:
             used.
         rollout_dtype: Numbers of the weights that play; None: those that are trained. With fewer bits the sampler
             differs from the learner, which computes the log-probabilities again.
+        engine_bytes: Memory for the keys and values of what is played, beyond which episodes wait; None: half of what
+            is free when the first episode is played.
         parallelism: Distribution of what is trained over `ranks`; None: this process alone.
         ranks: This process among the ranks of the training (`scale.ranks_backend`).
         failures: Counts of the episodes of RL that could not be scored.
@@ -208,6 +210,7 @@ class LocalBackend:
     optimizer: OptimizerConfig | None = None
     placement: Placement = field(default_factory=Placement)
     rollout_dtype: RolloutDtype | None = None
+    engine_bytes: int | None = None
     parallelism: Parallelism | None = None
     ranks: Ranks = SINGLE_PROCESS
     failures: FailureCounts = field(default_factory=FailureCounts)
@@ -603,7 +606,7 @@ class LocalBackend:
         engine, self._engine = self._engine, None  # one that fails to sync is not used again
         try:
             if not isinstance(engine, LocalEngine):
-                return LocalEngine(policy, slots=self.slots)
+                return LocalEngine(policy, slots=self.slots, memory_bytes=self.engine_bytes)
             engine.sync(policy)
         except ConfigError as problem:
             _log.warning("prefixes are not shared: %s", problem)

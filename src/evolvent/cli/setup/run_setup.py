@@ -78,6 +78,7 @@ class RunSetup:
         action_level: whether policies choose among the listed actions as wholes.
         placement: where and how policies run.
         rollout_dtype: numbers of the weights that play; None: those that are trained.
+        engine_bytes: memory for the keys and values of what is played; None: half of what is free.
         ranks: this process among those that train together. The first one writes the run.
         backend_factory: builds the backend that plays and trains (`scale.endpoint_backend` plays on an endpoint);
             None: `LocalBackend`.
@@ -97,6 +98,7 @@ class RunSetup:
     restrict_to_admissible: bool = False
     action_level: bool = False
     rollout_dtype: RolloutDtype | None = None
+    engine_bytes: int | None = None
     ranks: Ranks | None = None
     backend_factory: Callable[..., LocalBackend] | None = None
     placement: Placement = field(default_factory=Placement)
@@ -144,6 +146,7 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
         action_level=setup.action_level,
         placement=setup.placement,
         rollout_dtype=setup.rollout_dtype,
+        engine_bytes=setup.engine_bytes,
     )
     progress = Progress(console, setup.plan)
     progress_backend: ProgressBackend[Policy] = ProgressBackend(backend, progress)

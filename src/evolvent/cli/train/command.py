@@ -63,10 +63,13 @@ def run(argv: Sequence[str], console: Console) -> int:
     if argv[0] == "rl" or argv[0] in RL_METHODS:  # `train grpo` for `train rl --method grpo`
         from evolvent.cli.train.rl import run as run_rl
 
-        rl_argv = argv[1:] if argv[0] == "rl" else ["--method", argv[0], *argv[1:]]
+        rl_argv, card_gib = _split_plan_options(argv[1:])
+        rl_argv = rl_argv if argv[0] == "rl" else ["--method", argv[0], *rl_argv]
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return run_rl(rl_argv, console)
-        return _run_ranks(lambda logger: run_rl(rl_argv, logger.console, logger.coordinator), console)
+            return run_rl(rl_argv, console, card_gib=card_gib)
+        return _run_ranks(
+            lambda logger: run_rl(rl_argv, logger.console, logger.coordinator, card_gib=card_gib), console
+        )
     if argv[0] in ("tsllm", "openr"):
         from evolvent.cli.train.search import run as run_search_training
 
@@ -231,11 +234,22 @@ def _parse_recipe(argv: Sequence[str]) -> tuple[str, list[str], float | None]:
                 ]
             )
         name = _find_resumed_recipe(argv) or "sft"
-    card_gib = 0.0 if "--plan" in recipe_argv else None
-    recipe_argv = [word for word in recipe_argv if word != "--plan"]
-    if "--card" in recipe_argv:
-        index = recipe_argv.index("--card")
-        text = recipe_argv[index + 1] if index + 1 < len(recipe_argv) else ""
+    return (name, *_split_plan_options(recipe_argv))
+
+
+def _split_plan_options(argv: Sequence[str]) -> tuple[list[str], float | None]:
+    """Returns the arguments without `--plan` and `--card`, and the card's memory in GiB (0: the default card; None: no
+    plan is requested).
+
+    Raises:
+        ConfigError: a card that is not a number.
+    """
+    other_argv = list(argv)
+    card_gib = 0.0 if "--plan" in other_argv else None
+    other_argv = [word for word in other_argv if word != "--plan"]
+    if "--card" in other_argv:
+        index = other_argv.index("--card")
+        text = other_argv[index + 1] if index + 1 < len(other_argv) else ""
         if not _SIZE_PATTERN.fullmatch(text) or not float(text):
             raise ConfigError(
                 [
@@ -247,8 +261,8 @@ def _parse_recipe(argv: Sequence[str]) -> tuple[str, list[str], float | None]:
                 ]
             )
         card_gib = float(text)
-        del recipe_argv[index : index + 2]
-    return name, recipe_argv, card_gib
+        del other_argv[index : index + 2]
+    return other_argv, card_gib
 
 
 def _find_resumed_recipe(argv: Sequence[str]) -> str | None:
@@ -268,7 +282,8 @@ def _format_usage() -> str:
         "usage: evolvent train RECIPE DATA [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
         "Without a recipe it is sft. `evolvent train RECIPE --help` lists the settings.\n"
         "`--plan` says what memory a rank needs and what would fit a device, `--card 24`\n"
-        "one of 24 GiB. `--resume RUN` goes on with a run. Over several processes:\n"
+        "one of 24 GiB, of recipes and of `rl`. `--resume RUN` goes on with a run.\n"
+        "Over several processes:\n"
         "torchrun --nproc-per-node 4 -m evolvent train sft DATA --to runs/NAME \\\n"
         "  --parallel.shard 2 --parallel.tp 2"
     )

@@ -82,18 +82,26 @@ __all__ = ["METHODS", "TrainRLConfig", "describe_methods", "make_command", "run"
 
 
 METHODS: dict[str, Method] = {
-    "ppo": Method(PPOConfig, ppo, "PPO over whole actions, as they are written"),
+    "ppo": Method(PPOConfig, ppo, "PPO over whole actions, as they are written", values="critic"),
     "twosome": Method(
-        PPOConfig, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
+        PPOConfig,
+        ppo,
+        "PPO over the actions that a world lists (TWOSOME)",
+        {"level": "listed"},
+        fixed=("level",),
+        values="critic",
     ),
-    "token_ppo": Method(PPOConfig, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
-    "ntpo": Method(NTPOConfig, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
-    "poad": Method(POADConfig, poad, "credit for every token of an action, without a discount inside"),
+    "token_ppo": Method(
+        PPOConfig, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",), values="critic"
+    ),
+    "ntpo": Method(NTPOConfig, ntpo, "PPO over tokens, discounted between them: POAD's baseline", values="critic"),
+    "poad": Method(POADConfig, poad, "credit for every token of an action, without a discount inside", values="critic"),
     "etpo": Method(
         ETPOConfig,
         etpo,
         "soft values of every next token, near the policy it began with",
         {"practice": {"ppo_epochs": 4, "critic_lr": 3e-4}},
+        values="soft_q",
     ),
     "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
     "scaling_inter": Method(ScalingInterConfig, scaling_inter, "the same, with episodes that grow longer by phases"),
@@ -103,6 +111,7 @@ METHODS: dict[str, Method] = {
         "episodes begin inside demonstrations: a reverse curriculum",
         {"practice": {"ppo_epochs": 2, "group_size": 1}},
         demonstrated=True,
+        values="critic",
     ),
 }
 
@@ -254,13 +263,20 @@ def make_command(name: str, method: Method | None = None) -> AnyCommand:
     )
 
 
-def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | None = None) -> int:
+def run(
+    argv: Sequence[str],
+    console: Console,
+    coordinator: RankCoordinator | None = None,
+    *,
+    card_gib: float | None = None,
+) -> int:
     """Trains by the named method; returns the exit code.
 
     Args:
         argv: the arguments after `train rl`.
         console: the console; of several ranks only that of the first shows anything.
         coordinator: coordinates the ranks that torchrun started; None: one process.
+        card_gib: only plan the memory, for a device of so many GiB (0: the one that would train); None: train.
     """
     world_size = 1 if coordinator is None else coordinator.world
     name, method_argv = parse_method(argv, describe_methods(), default="poad")
@@ -269,6 +285,7 @@ def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | No
         return 0
     if name == "ppo" and is_control_request(method_argv):
         refuse_ranks(world_size, "control worlds are learned in one process")
+        _refuse_plan(card_gib, "the networks of control worlds are small")
         return run_control(method_argv, console)
     method = _load_method(name)
     args = parse_command(make_command(name, method), _name_sessions(method_argv), console)
@@ -279,17 +296,41 @@ def run(argv: Sequence[str], console: Console, coordinator: RankCoordinator | No
         from evolvent.scale.recorded_backend import RecordedSessions
 
         refuse_ranks(world_size, "recorded sessions are learned in one process")
+        _refuse_plan(card_gib, "recorded sessions are not played")
         sessions = RecordedSessions(sessions_folder)
         return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
     if args.config.endpoint:
         refuse_ranks(world_size, "ranks play themselves, or in players, not on an endpoint")
+    if card_gib is not None:
+        return _print_plan(method, args.config, console, card_gib=card_gib)
     return _run_in_worlds(name, method, args, argv, console=console, coordinator=coordinator)
+
+
+def _refuse_plan(card_gib: float | None, reason: str) -> None:
+    """Raises ConfigError where a plan is requested that cannot be made, with the reason."""
+    if card_gib is not None:
+        raise ConfigError([Problem("--plan", f"is of models that play in worlds: {reason}", "leave it out")])
+
+
+def _print_plan(method: Method, config: Any, console: Console, *, card_gib: float) -> int:
+    """Prints the memory that the training would need; returns the exit code."""
+    from evolvent.cli.train.planning import print_rl_plan
+
+    facts = read_model_facts(config.policy, adapter=config.adapter.kind)
+    config = fill_model_defaults(config, facts, console, policy=config.policy)
+    worlds_by_name = load_prompted_worlds(
+        config.worlds, config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
+    )
+    worlds, practice = list(worlds_by_name.values()), getattr(config.rl, "practice", None)
+    return print_rl_plan(config, practice, worlds, console, values=method.values, card_gib=card_gib)
 
 
 def _run_in_worlds(
     name: str, method: Method, args: Any, argv: Sequence[str], *, console: Console, coordinator: RankCoordinator | None
 ) -> int:
     """Trains by playing; returns the exit code."""
+    from evolvent.cli.train.planning import check_rl_memory
+
     world_size = 1 if coordinator is None else coordinator.world
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
     config = _restrict_practice(fill_model_defaults(args.config, facts, console, policy=args.config.policy))
@@ -322,8 +363,12 @@ def _run_in_worlds(
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
     check_model_layout(initial, parallelism, world_size=world_size, adapter=config.adapter.kind)
     check_working_memory(initial.model, context=initial.context, trains=True)
+    is_cloned = bool(tasks[0] or config.random)
+    practice = getattr(config.rl, "practice", None)
+    engine_bytes = check_rl_memory(config, practice, initial, values=method.values, is_cloned=is_cloned)
     record = RunRecord("train rl", config, config.seed, ("base", name), name, program=format_program(world_size))
-    job = _make_setup(folder, worlds_by_name, record, facts, is_cloned=bool(tasks[0] or config.random))
+    job = _make_setup(folder, worlds_by_name, record, facts, is_cloned=is_cloned)
+    job = replace(job, engine_bytes=engine_bytes)
     with (
         open_ranks(parallelism, device=config.device, coordinator=coordinator) as ranks,
         _open_backend(own_config, worlds_by_name, prompt, ranks=ranks, parallelism=parallelism) as backend_factory,
@@ -333,6 +378,8 @@ def _run_in_worlds(
             initial = initial.to(ranks.device)
             placement = replace(config.placement, device=str(ranks.device))
             job = replace(job, ranks=ranks, placement=placement)
+        else:
+            backend_factory = partial(backend_factory, parallelism=parallelism)
         job = replace(job, backend_factory=backend_factory)
         console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
         _run_job(job, console, method, config, initial=initial, tasks=tasks)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = [
+    "USABLE_RATIO",
     "Load",
     "MemoryEstimate",
     "TrainingPlan",
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _BEFORE_LAYERS, _AFTER_LAYERS = -1, 1_000_000  # the places before and behind the numbered layers
-_USABLE_RATIO = 0.93  # of a card; its context, libraries and what allocation splinters take the rest
+USABLE_RATIO = 0.93  # of a card; its context, libraries and what allocation splinters take the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +434,7 @@ def suggest_plans(
         for kind in kinds
     )
     fitting_plans = (
-        next((plan for plan in kind if plan.estimate.total <= _USABLE_RATIO * card), None) for kind in plans
+        next((plan for plan in kind if plan.estimate.total <= USABLE_RATIO * card), None) for kind in plans
     )
     return [plan for plan in fitting_plans if plan is not None]
 
@@ -449,6 +450,6 @@ def format_plans(
     rows = [[f"{unit} a rank", *(plan.changes for plan in plans)]]
     rows += [[kind, *(f"{getattr(plan.estimate, kind) / size:.{digits}f}" for plan in plans)] for kind in kinds]
     if card is not None:
-        fits = ("yes" if plan.estimate.total <= _USABLE_RATIO * card else "no" for plan in plans)
+        fits = ("yes" if plan.estimate.total <= USABLE_RATIO * card else "no" for plan in plans)
         rows.append([f"fits {card / 2**30:.3g} GiB", *fits])
     return rows
