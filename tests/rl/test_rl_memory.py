@@ -197,4 +197,4 @@ def test_an_update_that_does_not_fit_is_refused_before_anything_is_played(tmp_pa
     assert error.startswith(
         "error: an update of this training does not fit the limit of the control group: got 0.03 GB"
     )
-    assert "set --train.max_tokens_per_forward" in error and "--plan lists what is needed" in error
+    assert "set --train.max_tokens_per_forward" in error and "--plan lists the memory by kind" in error

@@ -155,7 +155,9 @@ def print_rl_plan(
         ConfigError: an impossible layout, a method without rollouts, or a policy that cannot be planned.
     """
     if not isinstance(practice, RLConfig):
-        raise ConfigError([Problem("--plan", f"method {config.method} does not say what it plays", "leave it out")])
+        raise ConfigError(
+            [Problem("--plan", f"method {config.method} has no settings of rollouts (practice)", "leave it out")]
+        )
     if config.policy in POLICIES:
         policy = resolve_policy(
             config.policy, worlds, seed=config.seed, placement=replace(config.placement, device="cpu")
@@ -244,7 +246,7 @@ def check_rl_memory(
         f"an update of this training does not fit {limit_name}",
         value=f"{free_bytes / 1e9:.2f} GB",
         expected=f"at least {(estimate.required / USABLE_RATIO - loaded_bytes) / 1e9:.2f} GB",
-        hint=f"{', or '.join(hints) or 'use a smaller model'}; --plan lists what is needed",
+        hint=f"{', or '.join(hints) or 'use a smaller model'}; --plan lists the memory by kind",
     )
 
 
