@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from evolvent.agents.plain import Script
-from evolvent.cli.train.rl import METHODS, UpdateConfig
+from evolvent.cli.train.rl import METHODS
+from evolvent.cli.train.rl_settings import UpdateConfig
 from evolvent.learn.learner import RL_OPTIMIZER, RL_TRAIN, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig, build_optimizer

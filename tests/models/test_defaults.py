@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evolvent.cli.setup.model_defaults import fill_model_defaults, read_model_facts
-from evolvent.cli.train.rl import TrainRLConfig, UpdateConfig
+from evolvent.cli.train.rl_settings import TrainRLConfig, UpdateConfig
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import RL_TRAIN, TrainConfig
 from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors

@@ -135,7 +135,7 @@ def test_a_stopped_player_is_replaced_and_costs_no_episode(policy, monkeypatch):
     starts = [Start(task) for task in made()["pausing"].tasks("train", "seen")[:4]]
     agent = LanguageAgent(policy, max_tokens=2)
     expected_episodes = {episode.id: episode for episode in collect(made(), starts, agent, engine=engine_for(policy))}
-    with open_pool(silent_s=4.0) as pool:
+    with open_pool(silent_s=8.0) as pool:
         assign, stopped = pool._assign_items, []
 
         def assign_and_stop(queue, job, files):

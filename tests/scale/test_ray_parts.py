@@ -17,7 +17,7 @@ from evolvent.agents.plain import Expert, Random, Script
 from evolvent.cli.collect import CollectConfig
 from evolvent.cli.eval import EvalConfig
 from evolvent.cli.evolve import EvolveConfig
-from evolvent.cli.train.rl import TrainRLConfig
+from evolvent.cli.train.rl_settings import TrainRLConfig
 from evolvent.cli.train.search import TrainOpenRConfig, TrainTSLLMConfig
 from evolvent.config import resolve
 from evolvent.curate.shards import list_shards

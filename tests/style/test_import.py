@@ -35,6 +35,7 @@ WITH_TORCH_IN_CLI = tuple(
         "train.preflight",
         "train.data",
         "train.rl",
+        "train.rl_settings",
         "train.ranks",
         "train.search",
         "train.prepared_data",

@@ -111,8 +111,8 @@ class RLMemoryEstimate:
         >>> estimate.required, estimate.parallel_episodes(100)
         (50, 5)
         """
-        room = int(USABLE_RATIO * available) - self.total + self.keys_values
-        return max(0, min(self.keys_values, room) // self.text) if self.text else 0
+        free_bytes = int(USABLE_RATIO * available) - self.total + self.keys_values
+        return max(0, min(self.keys_values, free_bytes) // self.text) if self.text else 0
 
 
 class RLPlan(NamedTuple):
@@ -241,13 +241,13 @@ def _iterate_changes(parallelism: Parallelism, work: RLWork) -> Iterator[tuple[s
 
 def _iterate_smaller_forwards(work: RLWork) -> Iterator[tuple[int, RLWork]]:
     """Yields tokens of a forward, half as many each time, and the work with them: not less than a short episode."""
-    load, least = work.load, min(work.context, _SHORT_EPISODE)
-    whole = load.rows * load.tokens * load.micro_batches
+    load, min_tokens = work.load, min(work.context, _SHORT_EPISODE)
+    update_tokens = load.rows * load.tokens * load.micro_batches
     tokens = load.rows * load.tokens // 2
-    while tokens >= least:
+    while tokens >= min_tokens:
         row = min(load.tokens, tokens)
         rows = tokens // row
-        forwards = max(load.micro_batches, -(-whole // (rows * row)))
+        forwards = max(load.micro_batches, -(-update_tokens // (rows * row)))
         yield tokens, replace(work, load=replace(load, rows=rows, tokens=row, micro_batches=forwards))
         tokens //= 2
 

@@ -47,7 +47,7 @@ from evolvent.worlds.base import World
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from evolvent.cli.train.rl import TrainRLConfig
+    from evolvent.cli.train.rl_settings import TrainRLConfig
 
 __all__ = ["check_rl_memory", "memory_warning", "print_plan", "print_rl_plan", "read_model_config"]
 
@@ -236,8 +236,8 @@ def check_rl_memory(
     loaded_bytes = sum(weight.nbytes for weight in weights if weight.device.type == config.device.partition(":")[0])
     available = free_bytes + loaded_bytes
     if estimate.fits(available):
-        room = int(USABLE_RATIO * available) - (estimate.total - estimate.keys_values)
-        return None if room >= free_bytes // 2 else max(room, estimate.text)
+        spare_bytes = int(USABLE_RATIO * available) - (estimate.total - estimate.keys_values)
+        return None if spare_bytes >= free_bytes // 2 else max(spare_bytes, estimate.text)
     suggestions = suggest_rl_plans(model, config.parallel, optimizer, work=work, available=available)
     hints = [f"set {plan.settings}" for plan in suggestions[:2]]
     if config.adapter.kind == "none":

@@ -27,7 +27,8 @@ from evolvent.cli.setup.run_setup import (
 from evolvent.cli.setup.settings import AnyCommand, Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.terminal.console import format_rate, render_table
 from evolvent.cli.terminal.progress import PlannedStage
-from evolvent.cli.train.rl import CLONE_CONFIG, EARLIER_DEFAULTS, UpdateConfig
+from evolvent.cli.train.rl import CLONE_CONFIG
+from evolvent.cli.train.rl_settings import EARLIER_DEFAULTS, UpdateConfig
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.preferences import append_readout, build_pairs
 from evolvent.learn.token_sequences import TokenSequence

@@ -165,7 +165,7 @@ class _Army:
         units = [UNITS[name] for name in names]
         self.agents, self.enemies, self.size = len(layout.allies), len(layout.enemies), len(units)
         self.num_types = len(layout.types)
-        self.is_type = np.array([[name == one for one in layout.types] for name in names], dtype=np.float32)
+        self.is_type = np.array([[name == unit_type for unit_type in layout.types] for name in names], dtype=np.float32)
 
         def column(attribute: str) -> Floats:
             return np.array([[float(getattr(unit, attribute))] for unit in units])
@@ -250,12 +250,12 @@ class BattleBatch(ArrayTeam):
 
     def _begin(self, rows: Ints, tasks: Sequence[Task], samples: Sequence[int]) -> None:
         army = self._army
-        places = np.empty((army.size, 2, len(rows)))
+        positions = np.empty((army.size, 2, len(rows)))
         for column, (task, sample) in enumerate(zip(tasks, samples, strict=True)):
             rng = sample_rng("battle starts", task.id, sample)
             shift = np.repeat(rng.uniform(-START_SHIFT, START_SHIFT, (2, 2)), [army.agents, army.enemies], 0)
-            places[..., column] = army.slots + shift + rng.uniform(-START_JITTER, START_JITTER, (army.size, 2))
-        self.x[:, rows], self.y[:, rows] = places[:, 0], places[:, 1]
+            positions[..., column] = army.slots + shift + rng.uniform(-START_JITTER, START_JITTER, (army.size, 2))
+        self.x[:, rows], self.y[:, rows] = positions[:, 0], positions[:, 1]
         self.health[:, rows], self.shield[:, rows] = army.health, army.shield
         self.cooldown[:, rows], self.shield_wait[:, rows] = 0.0, 0.0
         self.energy[:, rows] = np.where(army.heals, START_ENERGY, 0.0)
@@ -392,11 +392,11 @@ class BattleBatch(ArrayTeam):
         health, shield, wait = self.health.reshape(-1), self.shield.reshape(-1), self.shield_wait.reshape(-1)
         for turn in range(int(rank.max()) + 1):
             hit = rank == turn
-            units, rest = keys[hit], damage[hit]
-            absorbed = np.minimum(rest, shield[units])
+            units, remaining = keys[hit], damage[hit]
+            absorbed = np.minimum(remaining, shield[units])
             shield[units] -= absorbed
             wait[units] = SHIELD_DELAY_S
-            dealt = np.maximum(rest - absorbed - army.armor[units // self.size, 0], 0.0)
+            dealt = np.maximum(remaining - absorbed - army.armor[units // self.size, 0], 0.0)
             health[units] -= np.minimum(dealt, health[units])
 
     def _heal(self, heals: Bools, flat: Ints) -> None:
@@ -434,18 +434,18 @@ class BattleBatch(ArrayTeam):
             (enemies, np.broadcast_to(np.arange(agents, army.size), (agents, army.enemies)), available[:, ATTACK:]),
             (allies, self._others, True),
         ):
-            seen = is_seen[agent, units]
-            features[:, :, 0] = seen & first
-            features[:, :, 1] = distance[agent, units] / SIGHT_RANGE * seen
-            features[:, :, 2] = offset_x[agent, units] / SIGHT_RANGE * seen
-            features[:, :, 3] = offset_y[agent, units] / SIGHT_RANGE * seen
+            is_visible = is_seen[agent, units]
+            features[:, :, 0] = is_visible & first
+            features[:, :, 1] = distance[agent, units] / SIGHT_RANGE * is_visible
+            features[:, :, 2] = offset_x[agent, units] / SIGHT_RANGE * is_visible
+            features[:, :, 3] = offset_y[agent, units] / SIGHT_RANGE * is_visible
             for index, share in enumerate(shares):
-                features[:, :, 4 + index] = share[units] * seen
-            features[:, :, 4 + len(shares) :] = army.is_type[units][..., None] * seen[:, :, None]
-        own = observation[:, 4 - self._width :]
+                features[:, :, 4 + index] = share[units] * is_visible
+            features[:, :, 4 + len(shares) :] = army.is_type[units][..., None] * is_visible[:, :, None]
+        own_features = observation[:, 4 - self._width :]
         for index, share in enumerate(shares):
-            own[:, index] = share[:agents]
-        own[:, len(shares) :] = army.is_type[:agents, :, None] * alive[:agents, None]
+            own_features[:, index] = share[:agents]
+        own_features[:, len(shares) :] = army.is_type[:agents, :, None] * alive[:agents, None]
         return TeamView(
             observation=np.ascontiguousarray(observation.transpose(2, 0, 1)),
             alive=np.ascontiguousarray(alive[:agents].T),
@@ -550,8 +550,8 @@ def _line_up(batch: BattleBatch) -> Ints:
     """Returns moves `[n, E]` into a line across the way of the enemy, so that all fire when the first one comes."""
     agents = batch._army.agents
     x, y = batch.x[:agents], batch.y[:agents]
-    place = np.argsort(np.argsort(y, 0, kind="stable"), 0, kind="stable") - (agents - 1) / 2.0
-    to_x, to_y = LINE_X - x, START[1] + LINE_PITCH * place - y
+    rank_in_line = np.argsort(np.argsort(y, 0, kind="stable"), 0, kind="stable") - (agents - 1) / 2.0
+    to_x, to_y = LINE_X - x, START[1] + LINE_PITCH * rank_in_line - y
     along_y = np.where(to_y > 0, NORTH, SOUTH)
     along_x = np.where(to_x > 0, EAST, WEST)
     half = 0.5 * TICKS_PER_STEP * batch._army.stride[:agents]
