@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from evolvent.errors import ConfigError, Incomplete, ShapeMismatch, UnsafeFile, VocabularyMismatch
@@ -35,6 +36,18 @@ def test_saved_policy_is_a_folder_that_transformers_loads_bit_equal(folder):
     again = load_policy(folder)
     assert torch.equal(logits(policy.model), logits(again.model))
     assert (again.dialect.name, again.version, again.context) == ("words", 0, 256)
+
+
+def test_every_rank_saves_what_it_is_told_to_save(tmp_path):
+    """transformers 5.23 writes neither weights nor configuration on a rank other than the first."""
+    policy = tiny_policy(["go", "left"], seed=1)
+    torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    try:
+        policy.save(tmp_path / "policy")
+    finally:
+        torch.distributed.destroy_process_group()
+    saved_weights = load_policy(tmp_path / "policy").model.state_dict()
+    assert all(torch.equal(weight, saved_weights[name]) for name, weight in policy.model.state_dict().items())
 
 
 def test_version_and_value_head_come_back(tmp_path):
