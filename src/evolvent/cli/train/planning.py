@@ -71,7 +71,7 @@ def print_plan(config: RecipeConfig, console: Console, *, card_gib: float | None
     card_bytes = (
         round(card_gib * _BYTES_PER_GIB)
         if card_gib
-        else _device_bytes(config)
+        else _cuda_bytes(config.device)
         if uses_cuda_card
         else 80 * _BYTES_PER_GIB
     )
@@ -120,15 +120,15 @@ def memory_warning(config: RecipeConfig, tuned_policy: Policy, *, max_sequence_l
         ).total
     except EvolventError:
         return None
-    device_bytes = _device_bytes(config)
+    device_bytes, limit_name = _find_rank_memory(config.device, tuned_policy.model)
     if needed_bytes <= device_bytes:
         return None
     unit, unit_name = (_BYTES_PER_GIB, "GiB") if device_bytes >= _BYTES_PER_GIB else (2**20, "MiB")
     sizes_text = (
         f"about {needed_bytes / unit:.1f} {unit_name} are planned, and this {config.device} has "
-        f"{device_bytes / unit:.1f} {unit_name}"
+        f"{device_bytes / unit:.1f} {unit_name} for it ({limit_name})"
     )
-    return f"a rank may run out of memory: {sizes_text} for it; --plan says what would fit"
+    return f"a rank may run out of memory: {sizes_text}; --plan says what would fit"
 
 
 # ---------------------------------------------------------------------- reinforcement learning
@@ -380,11 +380,17 @@ def _estimate_load(config: RecipeConfig, model: PreTrainedModel, *, max_sequence
     )
 
 
-def _device_bytes(config: RecipeConfig) -> int:
-    """Returns the memory of a rank: that of its CUDA device, or its part of this machine's memory."""
-    if config.device.startswith("cuda"):
-        index = torch.device(config.device).index
-        rank_index = int(os.environ.get("LOCAL_RANK", "0")) if index is None else index
-        return int(torch.cuda.get_device_properties(rank_index).total_memory)
-    num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // num_ranks
+def _find_rank_memory(device_name: str, model: PreTrainedModel) -> tuple[int, str]:
+    """Returns the bytes that a rank has for a training, those of the loaded weights included, and what limits them."""
+    if device_name.startswith("cuda"):
+        return _cuda_bytes(device_name), "the memory of the device"
+    free_bytes, limit_name = find_memory_limit()
+    loaded_bytes = sum(weight.nbytes for weight in model.parameters())
+    return free_bytes // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) + loaded_bytes, limit_name
+
+
+def _cuda_bytes(device_name: str) -> int:
+    """Returns the memory of a rank's CUDA device."""
+    index = torch.device(device_name).index
+    rank_index = int(os.environ.get("LOCAL_RANK", "0")) if index is None else index
+    return int(torch.cuda.get_device_properties(rank_index).total_memory)
