@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from tests.forks import context
@@ -156,6 +157,9 @@ def register() -> None:
     library.fallback(lambda func, *args, **kwargs: _run(func, args, kwargs), "PrivateUse1")
     register.library = library  # type: ignore[attr-defined]  # it lives as long as the process
     torch.__future__.set_swap_module_params_on_conversion(True)  # tied weights stay tied
+    # `with torch.device(...)` lists once the functions that create tensors. With the one below in that list, models
+    # that transformers builds without memory kept buffers that nothing had written.
+    _device_constructors()
     make_tensor = torch.tensor
 
     def tensor(data: Any, *, device: Any = None, requires_grad: bool = False, **options: Any) -> torch.Tensor:
@@ -196,6 +200,7 @@ def _run_commands(commands: list[str], folder: str) -> None:
     from evolvent.cli.main import main
 
     register()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # unwritten memory holds NaN, not what was there before
     ended = []
     with (Path(folder) / "output").open("w", encoding="utf-8", buffering=1) as output:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
