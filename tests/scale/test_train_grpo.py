@@ -10,8 +10,10 @@ import pytest
 
 import evolvent as ev
 from evolvent.errors import ConfigError, NothingToLearn
+from evolvent.learn.settings import Parallelism
 from evolvent.rl.trainer import PolicyTrainer
 from evolvent.worlds.prompts.world import PromptWorld
+from tests.faults.launched import Launched
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "red", "blue", "green", "black")
 ROWS = [{"prompt": f"say {word}", "answer": word} for word in WORDS]
@@ -174,3 +176,42 @@ def test_the_world_serves_evaluate_collect_and_best_of_n(tmp_path, caplog):
     assert len(chosen) == 9 and all(trajectory.score.raw is not None for trajectory in chosen)
     ev.evaluate(policy, PromptWorld(ROWS, fails), max_tokens=4)
     assert "3 of 3 episodes could not be scored: 3 x reward 'fails' raised RuntimeError at" in caplog.text
+
+
+SCRIPT = """
+import sys
+import evolvent as ev
+
+rows = [{"prompt": f"say {word}", "answer": word} for word in sys.argv[2].split()]
+
+
+def says_red(completion, answer):
+    return completion.split().count("red") / 4
+
+
+more = {"iterations": 2, "tasks_per_iteration": 4, "group_size": 4, "max_tokens": 4}
+trained = ev.train_grpo("xs", rows, says_red, folder=sys.argv[1], **more)
+print("version", trained.version)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_script_over_two_processes_learns_what_one_learns(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    for size in (1, 2):
+        with Launched(size, ["script.py", f"run-{size}", " ".join(WORDS)], cwd=tmp_path) as ranks:
+            assert ranks.wait() == [0] * size, ranks.errors()
+            told = [ranks.said(rank) for rank in range(size)]
+        assert all("version 2" in text for text in told)
+        assert ["iteration 2/2" in text for text in told] == [rank == 0 for rank in range(size)]
+    alone, together = (ev.load_policy(tmp_path / f"run-{size}" / "model").model.state_dict() for size in (1, 2))
+    for name, weight in alone.items():
+        np.testing.assert_allclose(weight.numpy(), together[name].numpy(), rtol=0, atol=2e-5, err_msg=name)
+    assert returns(tmp_path / "run-1") == pytest.approx(returns(tmp_path / "run-2"), abs=1e-9)
+    assert "finished" in (tmp_path / "run-2" / "run.json").read_text(encoding="utf-8")
+
+
+def test_a_layout_for_more_processes_than_there_are_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"needs 2 processes: got 1 \(start the script with: torchrun"):
+        ev.train_grpo("xs", ROWS, has_e, folder=tmp_path / "run", parallel=Parallelism(shard=2), **FEW)
+    assert not (tmp_path / "run").exists()

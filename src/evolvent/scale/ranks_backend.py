@@ -15,27 +15,39 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.language import LanguageAgent
 from evolvent.backend import RunStage
+from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
+from evolvent.identity import fingerprint
 from evolvent.learn.parallel.ranks import Parallelism, Ranks
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.rollout.episode import BranchedStarts, BranchOrigins, FailureCounts
-from evolvent.scale.local_backend import LocalBackend
+from evolvent.run import Run, world_code
+from evolvent.scale.local_backend import LocalBackend, policy_digest
 from evolvent.scale.ray_backend import RayBackend
 from evolvent.scale.ray_wire import build_message, parse_message, trajectory_from_line, trajectory_to_line
 from evolvent.search.settings import SearchConfig
-from evolvent.trajectory import Json, Start, Trajectory, trajectory_name
+from evolvent.trajectory import Json, Start, Task, Trajectory, trajectory_name
+from evolvent.worlds.base import World
 
-__all__ = ["PlayerRanksBackend", "RanksBackend", "check_agreement", "check_practice", "deal_starts"]
+__all__ = [
+    "PlayerRanksBackend",
+    "RanksBackend",
+    "check_agreement",
+    "check_practice",
+    "deal_starts",
+    "list_agreement_facts",
+    "open_shared_run",
+]
 
 _log = logging.getLogger(__name__)
 _SUMMED = ("generated", "computed", "recomputed", "padded", "shared", "forwards")  # counts of engines that add up
@@ -121,6 +133,37 @@ def check_practice(
         problems.append(Problem("parallel.tp", message, data_ranks))
     if problems:
         raise ConfigError(problems)
+
+
+@contextmanager
+def open_shared_run(ranks: Ranks | None, open_run: Callable[[bool], Run[Policy]]) -> Iterator[Run[Policy]]:
+    """Opens a run on every rank; the first one writes it, the others open it after that. None goes on before all have.
+
+    Args:
+        ranks: this process among the ranks; None: it is alone.
+        open_run: opens the run; is told whether this process writes it.
+    """
+    is_leader = ranks is None or ranks.is_leader
+    if ranks is not None and not is_leader:
+        ranks.wait()  # until the first one has recovered the store
+    with open_run(is_leader) as run:
+        if ranks is not None and is_leader:
+            ranks.wait()
+        if ranks is not None:
+            ranks.wait()  # until all have read the store; it may change then
+        yield run
+
+
+def list_agreement_facts(
+    settings: Config, worlds_by_name: Mapping[str, World], *, policy: Policy, tasks: Sequence[Task]
+) -> dict[str, str]:
+    """Returns the digests of what ranks must have in common, by what it is, for `check_agreement`."""
+    facts = {"settings": fingerprint(settings), "the weights of the policy": policy_digest(policy)}
+    code = world_code(worlds_by_name)
+    for name in worlds_by_name:
+        ids = [task.id for task in tasks if task.world == name]
+        facts[f"tasks or code of world {name!r}"] = fingerprint([code.get(name, ""), ids])
+    return facts
 
 
 @dataclass

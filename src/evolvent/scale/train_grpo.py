@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -12,14 +15,25 @@ from rich.console import Console
 from evolvent.data.tables import Rows
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import RL_TRAIN, TrainConfig
+from evolvent.learn.parallel.lay import check_layout
+from evolvent.learn.parallel.ranks import Parallelism, RankCoordinator, Ranks, join_ranks
 from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy, load_policy
+from evolvent.models.tuned import kind_of
 from evolvent.reward.builtin import find_reward
 from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.rollout.episode import Limits
 from evolvent.rollout.evaluate import Evaluation
 from evolvent.run import Run, RunStage
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from evolvent.scale.ranks_backend import (
+    RanksBackend,
+    check_agreement,
+    check_practice,
+    list_agreement_facts,
+    open_shared_run,
+)
 from evolvent.worlds.prompts import MAX_TOKENS
 from evolvent.worlds.prompts.rewards import Reward, RewardFunction, Rewards
 from evolvent.worlds.prompts.tools import ToolFunction
@@ -53,6 +67,7 @@ def train_grpo(
     slots: int = 64,
     config: GRPOConfig | None = None,
     train: TrainConfig | None = None,
+    parallel: Parallelism | None = None,
     quiet: bool = False,
 ) -> Policy:
     """Trains a policy on prompts by GRPO: several replies to a prompt are compared by the sum of their rewards.
@@ -60,6 +75,9 @@ def train_grpo(
     The run measures the test rows before and after, writes its report and the trained model to its folder, and tells
     what it does on standard error. Called again on the same folder it goes on where it stopped; what has finished is
     read, and done again where a reward, a tool, a row or a setting has changed.
+
+    A script that torchrun starts in several processes trains over them: each plays its share of the replies, the update
+    is one, and the first process writes the run.
 
     Args:
         policy: a policy, a model folder, a GGUF file, or the name of a model on this machine. "xs", "s" and "m" are
@@ -86,11 +104,14 @@ def train_grpo(
         config: further settings of GRPO and its family; it replaces iterations, tasks_per_iteration, group_size and
             temperature.
         train: further settings of the learner; it replaces lr.
+        parallel: the layout over torchrun's processes; None: each has a share of the data and of every weight.
         quiet: whether nothing is told.
     Returns:
-        the trained policy; the one that was passed in is unchanged.
+        the trained policy, on every process; the one that was passed in is unchanged.
     Raises:
-        ConfigError: the dataset, rewards or tools cannot be used; see `PromptWorld`.
+        ConfigError: the dataset, rewards or tools cannot be used (see `PromptWorld`), a layout for another number of
+            processes or another model, or processes that were not called alike.
+        RankFailed: another process failed.
         NothingToLearn: too many replies could not be scored, or all replies to every prompt earned the same.
 
     >>> import tempfile
@@ -103,7 +124,6 @@ def train_grpo(
     """
     world = _make_world(dataset, rewards, tools=tools, weights=weights, instructions=instructions)
     policy = _resolve_policy(policy, world, seed=seed)
-    console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
     practice = RLConfig(
         iterations=iterations,
         tasks_per_iteration=tasks_per_iteration,
@@ -113,27 +133,81 @@ def train_grpo(
     config = GRPOConfig(practice=practice) if config is None else config
     if train is None and lr is not None:
         train = RL_TRAIN.model_copy(update={"lr": lr})
-    backend = _TellingBackend(
-        {world.name: world},
-        train,
-        EvaluationPanel(limit=panel_limit),
-        slots=slots,
-        max_tokens=max_tokens,
-        limits=Limits(step_s=reward_timeout_s),
-    )
-    backend.console, backend.num_iterations = console, config.practice.iterations
-    console.print(world.describe())
-    with Run(folder, backend, seed=seed, settings=backend.settings(), tell=console.print, method="grpo") as run:
-        arm = run.arm("grpo")
-        before = arm.evaluate(policy, 0)
-        trained = grpo(policy, world.tasks("train", world.tiers[0]), config=config, run=arm)
-        after = arm.evaluate(trained, config.practice.iterations)
-        trained.save(run.folder / "model")
-    _write_report(run.folder)  # after the run: it states that the run is finished
+    layout = _choose_layout(parallel)
+    tasks = world.tasks("train", world.tiers[0])
+    with _join_ranks(layout, policy=policy, config=config) as ranks:
+        make_backend: Callable[..., _TellingBackend] = partial(_TellingBackend, parallelism=parallel)
+        if ranks is not None:
+            check_agreement(ranks, list_agreement_facts(config, {world.name: world}, policy=policy, tasks=tasks))
+            placement = Placement(device=str(ranks.device))
+            make_backend = partial(_TellingRanksBackend, parallelism=layout, ranks=ranks, placement=placement)
+        is_leader = ranks is None or ranks.is_leader
+        console = Console(stderr=True, quiet=quiet or not is_leader, soft_wrap=True, highlight=False)
+        backend = make_backend(
+            {world.name: world},
+            train,
+            EvaluationPanel(limit=panel_limit),
+            slots=slots,
+            max_tokens=max_tokens,
+            limits=Limits(step_s=reward_timeout_s),
+        )
+        backend.console, backend.num_iterations = console, config.practice.iterations
+        console.print(world.describe())
+
+        def open_run(is_writing: bool) -> Run[Policy]:
+            settings = backend.settings()
+            tell = console.print
+            return Run(folder, backend, seed=seed, settings=settings, tell=tell, method="grpo", writing=is_writing)
+
+        with open_shared_run(ranks, open_run) as run:
+            arm = run.arm("grpo")
+            before = arm.evaluate(policy, 0)
+            trained = grpo(policy, tasks, config=config, run=arm)
+            after = arm.evaluate(trained, config.practice.iterations)
+            backend.save(trained, run.folder / "model")
+        if is_leader:
+            _write_report(run.folder)  # after the run: it states that the run is finished
     for line in (*_describe_results(before, after), *filter(None, [backend.failures.describe()])):
         console.print(line)
     console.print(f"model {run.folder / 'model'}, report {run.folder / 'report.html'}")
     return trained
+
+
+def _choose_layout(parallel: Parallelism | None) -> Parallelism:
+    """Returns the given layout, or one in which each process has a share of the data and of every weight.
+
+    Raises:
+        ConfigError: it is for another number of processes than torchrun has started.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    layout = Parallelism(shard=world_size) if parallel is None else parallel
+    if layout.mesh.size != world_size:
+        message = f"{layout.mesh} needs {layout.mesh.size} processes: got {world_size}"
+        launch = f"start the script with: torchrun --nproc-per-node {layout.mesh.size} SCRIPT.py"
+        raise ConfigError([Problem("parallel", message, launch)])
+    return layout
+
+
+@contextmanager
+def _join_ranks(layout: Parallelism, *, policy: Policy, config: GRPOConfig) -> Iterator[Ranks | None]:
+    """Yields this process among the ranks, with the policy on its device; None where it is alone.
+
+    Raises:
+        ConfigError: the model or a setting cannot have the layout.
+    """
+    if layout.mesh.size == 1:
+        yield None
+        return
+    check_practice(config.practice, layout, is_limited=config.target_kl is not None)
+    adapter = kind_of(policy.model) or "none"
+    check_layout(policy.model.config, layout, world=layout.mesh.size, adapter=adapter)
+    device = next(iter(policy.model.parameters())).device.type
+    with (
+        RankCoordinator(layout.timeout) as coordinator,
+        join_ranks(layout.mesh, device=device, timeout=layout.timeout, coordinator=coordinator) as ranks,
+    ):
+        policy.to(ranks.device)
+        yield ranks
 
 
 def _make_world(
@@ -197,6 +271,10 @@ class _TellingBackend(LocalBackend):
                 self.console.print(_describe_iteration(row, self.num_iterations))
 
         return super().train_rl(policy, replace(stage, log=log), spec=spec)
+
+
+class _TellingRanksBackend(_TellingBackend, RanksBackend):
+    """The same over several ranks."""
 
 
 def _describe_iteration(row: Mapping[str, object], count: int) -> str:

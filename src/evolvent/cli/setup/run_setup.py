@@ -132,6 +132,7 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
     import torch
 
     from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+    from evolvent.scale.ranks_backend import open_shared_run
 
     torch.set_num_threads(setup.threads)
     backend = (setup.backend_factory or LocalBackend)(
@@ -153,19 +154,17 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
     code = world_code(setup.worlds)
     tell = partial(_print_line, console)
     ranks = setup.ranks
-    if ranks is not None and not ranks.is_leader:
-        ranks.wait()
-        with Run(
-            setup.folder, backend, seed=setup.record.seed, code=code, tell=lambda line: None, writing=False
-        ) as mirror:
+
+    def open_own(is_writing: bool) -> Run[Policy]:
+        if is_writing:
+            return Run(setup.folder, progress_backend, seed=setup.record.seed, code=code, tell=tell)
+        return Run(setup.folder, backend, seed=setup.record.seed, code=code, tell=lambda line: None, writing=False)
+
+    with open_shared_run(ranks, open_own) as run:
+        if ranks is not None and not ranks.is_leader:
+            yield run
             ranks.wait()
-            yield mirror
-            ranks.wait()
-        return
-    with Run(setup.folder, progress_backend, seed=setup.record.seed, code=code, tell=tell) as run:
-        if ranks is not None:
-            ranks.wait()  # the store is recovered, and the others may read it
-            ranks.wait()  # they have read it, and it may change
+            return
         run.observe(partial(write_report, setup.folder))
         try:
             with record_run(setup.folder, setup.record), progress:

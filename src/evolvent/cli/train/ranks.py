@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
-from evolvent.identity import fingerprint
 from evolvent.learn.settings import Parallelism
 from evolvent.models.policy import Policy
 from evolvent.rl.settings import RLConfig
-from evolvent.run import world_code
 from evolvent.trajectory import Task
 from evolvent.worlds.base import World
 
@@ -119,12 +117,6 @@ def check_ranks_agree(
     ranks: Ranks, config: Config, worlds_by_name: Mapping[str, World], *, initial: Policy, tasks: Sequence[Task]
 ) -> None:
     """Raises ConfigError where ranks have other settings, worlds, tasks or weights than the first one."""
-    from evolvent.scale.local_backend import policy_digest
-    from evolvent.scale.ranks_backend import check_agreement
+    from evolvent.scale.ranks_backend import check_agreement, list_agreement_facts
 
-    facts = {"settings": fingerprint(config), "the weights of the policy": policy_digest(initial)}
-    code = world_code(worlds_by_name)
-    for name in worlds_by_name:
-        ids = [task.id for task in tasks if task.world == name]
-        facts[f"tasks or code of world {name!r}"] = fingerprint([code.get(name, ""), ids])
-    check_agreement(ranks, facts)
+    check_agreement(ranks, list_agreement_facts(config, worlds_by_name, policy=initial, tasks=tasks))
