@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import LlamaConfig
 
 from evolvent.cli.main import main
+from evolvent.cli.setup.settings import parse_command
+from evolvent.cli.terminal.console import make_console
 from evolvent.cli.train import planning
+from evolvent.cli.train.rl import METHODS, make_command, run
 from evolvent.engine.local import LocalEngine
 from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import Load, build_meta_model, estimate_memory
@@ -70,6 +75,14 @@ def test_a_model_that_can_be_counted_by_hand(model):
     assert soft.critic == 8 * WEIGHTS + 2 * HEAD and soft.logits == update.logits + 6 * 4 * 2 * 16 * 96
     ahead = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, prefetched=2, rollout_dtype="bfloat16"))
     assert ahead.engine == (1 + 2) * 4 * WEIGHTS + 2 * WEIGHTS and ahead.text == TEXT // 2
+
+
+def test_players_have_weights_and_copies_of_their_own(model):
+    """Others keep keys and values, too, where they play instead."""
+    three = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, players=3))
+    assert three.engine == 3 * 2 * 4 * WEIGHTS and three.keys_values == 3 * TEXT
+    none = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, players=0))
+    assert (none.engine, none.keys_values, none.text) == (0, 0, 0) and none.required == none.total
 
 
 def test_ranks_play_with_whole_weights(model):
@@ -186,6 +199,51 @@ def test_the_command_plans_and_does_nothing_else(tmp_path, monkeypatch, capsys):
     assert "--train.max_tokens_per_forward" in shown
     assert main([*COMMAND, "--plan", "--card", "24GB"]) == 2
     assert "expected the memory of a device in GiB" in capsys.readouterr().err
+
+
+class _Opened(Exception):
+    """What the command was about to open."""
+
+
+@pytest.mark.parametrize(
+    ("words", "players"),
+    [
+        ((), None),
+        (("--on", "here?players=3"), 3),
+        (("--on", "ray"), 1),
+        (("--on", "head:6379"), 0),
+        (("--endpoint", "http://127.0.0.1:1", "--model", "m", "--hand_over", "x"), 0),
+    ],
+)
+def test_those_who_play_on_this_machine_are_counted(words, players):
+    method = METHODS["grpo"]
+    args = parse_command(make_command("grpo", method), ["--worlds", "lookup", *words], make_console(io.StringIO(), {}))
+    assert planning._count_players(args.config) == players
+
+
+def test_ranks_are_checked_with_the_layout_that_they_will_have(tmp_path, monkeypatch):
+    """Without a layout each has a share of every weight."""
+
+    def check(config, practice, policy, **more):
+        raise _Opened(config.parallel.shard, config.backend)
+
+    monkeypatch.setattr(planning, "check_rl_memory", check)
+    words = [*COMMAND[1:], "--to", str(tmp_path / "run"), "--on", "here?players=5"]
+    with pytest.raises(_Opened) as opened:
+        run(["--method", *words], make_console(io.StringIO(), {}), SimpleNamespace(rank=1, world=2))
+    assert opened.value.args == (2, "here?players=2")
+
+
+def test_recomputation_reaches_the_learner_of_the_command(tmp_path, monkeypatch):
+    def open_nothing(setup, console):
+        raise _Opened(setup.backend_factory({}).parallelism.recompute)
+
+    monkeypatch.setattr("evolvent.cli.train.rl.open_run", open_nothing)
+    for is_set in (True, False):
+        words = [*COMMAND[1:], "--to", str(tmp_path / "run"), "--parallel.recompute", str(is_set).lower()]
+        with pytest.raises(_Opened) as opened:
+            run(["--method", *words], make_console(io.StringIO(), {}))
+        assert opened.value.args == (is_set,)
 
 
 def test_an_update_that_does_not_fit_is_refused_before_anything_is_played(tmp_path, monkeypatch, capsys):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import openai
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from evolvent.cli.train.rl import run
 from evolvent.errors import ConfigError, StoreUnavailable
 from evolvent.models.policy import load_policy
 from evolvent.rl.trainer import RLConfig
-from evolvent.scale.recorded_backend import RecordedSessions, find_fault, select_groups
+from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions, find_fault, select_groups
 from evolvent.serve.openai.recording import SessionRecorder
 from evolvent.store.store import Store
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
@@ -121,6 +122,23 @@ def test_a_run_of_sessions_is_learned_once(recorded, tmp_path):
         session = by_id[episode.meta["session"]]
         assert list(episode.generations) == list(session.generations) and episode.group == session.group
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def test_recomputation_changes_how_they_are_learned_and_nothing_else(recorded, tmp_path, monkeypatch):
+    layouts, open_trainer = [], RecordedBackend.train_rl
+
+    def note_layout(backend, policy, stage, *, spec):
+        layouts.append(backend.parallelism.recompute)
+        return open_trainer(backend, policy, stage, spec=spec)
+
+    monkeypatch.setattr(RecordedBackend, "train_rl", note_layout)
+    for name, value in (("plain", "false"), ("again", "true")):
+        train(recorded, tmp_path / name, **{"parallel.recompute": value})
+    plain, again = (load_policy(tmp_path / name / "model").model.state_dict() for name in ("plain", "again"))
+    assert layouts == [False, True]
+    assert all(torch.allclose(plain[name], again[name], rtol=0, atol=2e-6) for name in plain)
+    with pytest.raises(ConfigError, match="learned in one process: got shard 2"):
+        train(recorded, tmp_path / "two", **{"parallel.shard": 2})
 
 
 def test_the_same_sessions_give_the_same_weights_and_a_finished_run_is_read(recorded, tmp_path):

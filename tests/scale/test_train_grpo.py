@@ -211,6 +211,21 @@ def test_a_script_over_two_processes_learns_what_one_learns(tmp_path):
     assert "finished" in (tmp_path / "run-2" / "run.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_processes_that_call_it_otherwise_are_refused(tmp_path):
+    """Here each with a seed of its own."""
+    script = SCRIPT.replace("import sys\n", "import os\nimport sys\n")
+    script = script.replace('ev.train_grpo("xs"', "ev.train_grpo(sys.argv[3]").replace(
+        "**more)", "seed=int(os.environ['RANK']), **more)"
+    )
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
+    ev.make_policy([PromptWorld(ROWS, says_red)]).save(tmp_path / "policy")
+    with Launched(2, ["script.py", "run", " ".join(WORDS), "policy"], cwd=tmp_path) as ranks:
+        assert 0 not in ranks.wait()
+        assert any("rank 1 has settings that differ from those of rank 0" in text for text in ranks.errors())
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_layout_for_more_processes_than_there_are_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"needs 2 processes: got 1 \(start the script with: torchrun"):
         ev.train_grpo("xs", ROWS, has_e, folder=tmp_path / "run", parallel=Parallelism(shard=2), **FEW)

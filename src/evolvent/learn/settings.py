@@ -168,6 +168,14 @@ class Parallelism(Config):
         """Returns the four sizes."""
         return Mesh(self.pp, self.replicate, self.shard, self.tp)
 
+    def over(self, num_ranks: int) -> Parallelism:
+        """Returns this layout; the default one becomes a share of the data and of every weight for each rank.
+
+        >>> Parallelism().over(4).shard, Parallelism(tp=2).over(4).shard
+        (4, 1)
+        """
+        return self.model_copy(update={"shard": num_ranks}) if self.mesh.size == 1 else self
+
 
 class CheckpointConfig(Config):
     """Settings of the files that a training writes while it runs."""

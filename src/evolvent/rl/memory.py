@@ -51,6 +51,8 @@ class RLWork:
         prefetched: copies of the policy that play ahead.
         rollout_dtype: numbers of the weights that play; None: those that are trained.
         device: type of the device, as "cpu" or "cuda".
+        players: processes of this machine that play for the rank, each with the whole weights; None: it plays itself;
+            0: nothing is played here.
     """
 
     load: Load
@@ -61,6 +63,7 @@ class RLWork:
     prefetched: int = 0
     rollout_dtype: Literal["bfloat16", "int8"] | None = None
     device: str = "cpu"
+    players: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +163,13 @@ def estimate_rl_memory(
     gradients = (1 + learners) * update.gradients + head
     optimizer_bytes = (1 + learners) * update.optimizer + (2 * head if update.optimizer else 0)
     engine = work.prefetched * clone_bytes + (clone_bytes if parallelism.mesh.size > 1 else 0)
-    engine += copied_bytes(model, device=work.device)
+    copied = copied_bytes(model, device=work.device)
+    engine += copied if work.players is None else work.players * (whole_bytes + copied)
     if work.rollout_dtype is not None:
         engine += whole_bytes // 2 if work.rollout_dtype == "bfloat16" else whole_bytes
     text = work.context * token_bytes(model)
     text = text // 2 if work.rollout_dtype == "bfloat16" else text
+    text = 0 if work.players == 0 else text
     logits = update.logits
     if work.values == "soft_q":
         vocabulary = int(model.config.vocab_size)

@@ -515,8 +515,8 @@ class PolicyTrainer:
         names = self._names_of_copies()
         num_stored = next(index for index, name in enumerate(names) if name not in groups)
         _log.warning(
-            "the checkpoint was made with rollouts %d iteration ahead: it goes on so, and max_policy_lag %d only "
-            "bounds the age of episodes",
+            "the checkpoint was made with rollouts %d iteration ahead: training continues like that, and "
+            "max_policy_lag %d only limits the age of episodes",
             num_stored,
             self.spec.config.max_policy_lag,
         )

@@ -23,7 +23,6 @@ from pathlib import Path
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.language import LanguageAgent
 from evolvent.backend import RunStage
-from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.identity import fingerprint
 from evolvent.learn.parallel.ranks import Parallelism, Ranks
@@ -155,7 +154,7 @@ def open_shared_run(ranks: Ranks | None, open_run: Callable[[bool], Run[Policy]]
 
 
 def list_agreement_facts(
-    settings: Config, worlds_by_name: Mapping[str, World], *, policy: Policy, tasks: Sequence[Task]
+    settings: object, worlds_by_name: Mapping[str, World], *, policy: Policy, tasks: Sequence[Task]
 ) -> dict[str, str]:
     """Returns the digests of what ranks must have in common, by what it is, for `check_agreement`."""
     facts = {"settings": fingerprint(settings), "the weights of the policy": policy_digest(policy)}

@@ -138,7 +138,8 @@ def train_grpo(
     with _join_ranks(layout, policy=policy, config=config) as ranks:
         make_backend: Callable[..., _TellingBackend] = partial(_TellingBackend, parallelism=parallel)
         if ranks is not None:
-            check_agreement(ranks, list_agreement_facts(config, {world.name: world}, policy=policy, tasks=tasks))
+            settings = [config, train, seed, max_tokens, slots, panel_limit, reward_timeout_s, str(folder)]
+            check_agreement(ranks, list_agreement_facts(settings, {world.name: world}, policy=policy, tasks=tasks))
             placement = Placement(device=str(ranks.device))
             make_backend = partial(_TellingRanksBackend, parallelism=layout, ranks=ranks, placement=placement)
         is_leader = ranks is None or ranks.is_leader
@@ -155,9 +156,15 @@ def train_grpo(
         console.print(world.describe())
 
         def open_run(is_writing: bool) -> Run[Policy]:
-            settings = backend.settings()
-            tell = console.print
-            return Run(folder, backend, seed=seed, settings=settings, tell=tell, method="grpo", writing=is_writing)
+            return Run(
+                folder,
+                backend,
+                seed=seed,
+                settings=backend.settings(),
+                tell=console.print,
+                method="grpo",
+                writing=is_writing,
+            )
 
         with open_shared_run(ranks, open_run) as run:
             arm = run.arm("grpo")
@@ -180,7 +187,7 @@ def _choose_layout(parallel: Parallelism | None) -> Parallelism:
         ConfigError: it is for another number of processes than torchrun has started.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    layout = Parallelism(shard=world_size) if parallel is None else parallel
+    layout = (parallel or Parallelism()).over(world_size)
     if layout.mesh.size != world_size:
         message = f"{layout.mesh} needs {layout.mesh.size} processes: got {world_size}"
         launch = f"start the script with: torchrun --nproc-per-node {layout.mesh.size} SCRIPT.py"

@@ -281,8 +281,8 @@ def _format_usage() -> str:
     return (
         "usage: evolvent train RECIPE DATA [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
         "Without a recipe it is sft. `evolvent train RECIPE --help` lists the settings.\n"
-        "`--plan` says what memory a rank needs and what would fit a device, `--card 24`\n"
-        "one of 24 GiB, of recipes and of `rl`. `--resume RUN` goes on with a run.\n"
+        "`--plan` (also of `rl`) says what memory a rank needs, and what would fit the\n"
+        "device, or a card of 24 GiB with `--card 24`. `--resume RUN` goes on with a run.\n"
         "Over several processes:\n"
         "torchrun --nproc-per-node 4 -m evolvent train sft DATA --to runs/NAME \\\n"
         "  --parallel.shard 2 --parallel.tp 2"

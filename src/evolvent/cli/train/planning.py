@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from rich.console import Console
 
+from evolvent.cli.setup.backends import HERE
 from evolvent.cli.setup.registry import POLICIES, load_worlds, resolve_model_folder, resolve_policy
 from evolvent.cli.terminal.console import render_table
 from evolvent.cli.train.recipes import RecipeConfig
@@ -42,6 +43,7 @@ from evolvent.models.tuned import FILES as ADAPTER_FILES
 from evolvent.models.tuned import kind_of
 from evolvent.rl.memory import RLPlan, RLWork, estimate_rl_memory, format_rl_plans, suggest_rl_plans
 from evolvent.rl.settings import RLConfig
+from evolvent.scale.ray_cluster import parse_cluster
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
@@ -204,7 +206,7 @@ def print_rl_plan(
 
 
 def check_rl_memory(
-    config: TrainRLConfig, practice: object, policy: Policy, *, values: str, is_cloned: bool
+    config: TrainRLConfig, practice: object, policy: Policy, *, values: str, is_cloned: bool, plays: bool = True
 ) -> int | None:
     """Checks that reinforcement learning fits the memory, before anything is played or trained.
 
@@ -214,6 +216,7 @@ def check_rl_memory(
         policy: the loaded policy, with its adapter.
         values: the networks of values of the method (`Method.values`).
         is_cloned: whether demonstrations are imitated first, which keeps another policy.
+        plays: whether episodes are played; False: recorded ones are learned.
 
     Returns:
         The bytes that keys and values may take beside the update, for the engine; None: half of what is free, its
@@ -227,6 +230,7 @@ def check_rl_memory(
     try:
         model = _build_meta_model(policy.model.config, policy, config)
         work = _estimate_rl_work(config, practice, policy.model, policy.context, values=values, is_cloned=is_cloned)
+        work = work if plays else replace(work, players=0)
         with boundary(ConfigError, "it cannot be planned"):
             estimate = estimate_rl_memory(model, config.parallel, optimizer, work=work)
     except EvolventError:  # other models are trained all the same, with the check of their weights alone
@@ -279,7 +283,19 @@ def _estimate_rl_work(
         prefetched=practice.max_policy_lag if practice.prefetch_rollouts else 0,
         rollout_dtype=config.rollout_dtype,
         device=config.device.partition(":")[0],
+        players=_count_players(config),
     )
+
+
+def _count_players(config: TrainRLConfig) -> int | None:
+    """Returns how many processes of this machine play for the learner; None: it plays itself."""
+    if config.endpoint:
+        return 0
+    if config.backend == HERE:
+        return None
+    cluster = parse_cluster(config.backend)
+    is_on_this_machine = cluster.is_here or cluster.address is None
+    return (cluster.placement.players or 1) if is_on_this_machine else 0
 
 
 def _shares_rows(model: PreTrainedModel) -> bool:

@@ -66,8 +66,7 @@ def choose_practice_layout(
     Raises:
         ConfigError: another number of ranks, or settings of the method that the layout cannot run; lists all problems.
     """
-    if world_size > 1 and parallelism.mesh.size == 1:
-        parallelism = parallelism.model_copy(update={"shard": world_size})
+    parallelism = parallelism.over(world_size)
     problems = check_shared_folder(output_dir, world_size=world_size)
     if world_size > 1 or parallelism.mesh.size > 1:
         from evolvent.learn.parallel.lay import check_world_size

@@ -213,20 +213,24 @@ def run(
         from evolvent.scale.recorded_backend import RecordedSessions
 
         refuse_ranks(world_size, "recorded sessions are learned in one process")
+        if (mesh := args.config.parallel.mesh).size > 1:
+            message = f"recorded sessions are learned in one process: got {mesh}"
+            raise ConfigError([Problem("parallel", message, "leave the layout out")])
         _refuse_plan(card_gib, "recorded sessions are not played")
         sessions = RecordedSessions(sessions_folder)
         return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
     if args.config.endpoint:
         refuse_ranks(world_size, "ranks play themselves, or in players, not on an endpoint")
     if card_gib is not None:
-        return _print_plan(method, args.config, console, card_gib=card_gib)
+        config = args.config.model_copy(update={"parallel": args.config.parallel.over(world_size)})
+        return _print_plan(method, config, console, card_gib=card_gib)
     return _run_in_worlds(name, method, args, argv, console=console, coordinator=coordinator)
 
 
 def _refuse_plan(card_gib: float | None, reason: str) -> None:
     """Raises ConfigError where a plan is requested that cannot be made, with the reason."""
     if card_gib is not None:
-        raise ConfigError([Problem("--plan", f"is of models that play in worlds: {reason}", "leave it out")])
+        raise ConfigError([Problem("--plan", f"cannot plan this training: {reason}", "leave it out")])
 
 
 def _print_plan(method: Method, config: Any, console: Console, *, card_gib: float) -> int:
@@ -260,7 +264,11 @@ def _run_in_worlds(
         argv=argv,
     )
     rank = 0 if coordinator is None else coordinator.rank
-    own_config = config.model_copy(update={"backend": share_players(config.backend, num_ranks=world_size, rank=rank)})
+    own_share = {
+        "backend": share_players(config.backend, num_ranks=world_size, rank=rank),
+        "parallel": parallelism,
+    }
+    own_config = config.model_copy(update=own_share)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
@@ -282,7 +290,7 @@ def _run_in_worlds(
     check_working_memory(initial.model, context=initial.context, trains=True)
     is_cloned = bool(tasks[0] or config.random)
     practice = getattr(config.rl, "practice", None)
-    engine_bytes = check_rl_memory(config, practice, initial, values=method.values, is_cloned=is_cloned)
+    engine_bytes = check_rl_memory(own_config, practice, initial, values=method.values, is_cloned=is_cloned)
     record = RunRecord("train rl", config, config.seed, ("base", name), name, program=format_program(world_size))
     job = _make_setup(folder, worlds_by_name, record, facts, is_cloned=is_cloned)
     job = replace(job, engine_bytes=engine_bytes)
@@ -553,6 +561,7 @@ def _run_recorded(
     console: Console,
 ) -> int:
     """Trains on the recorded sessions; returns the exit code."""
+    from evolvent.cli.train.planning import check_rl_memory
     from evolvent.scale.recorded_backend import recorded_task
 
     config = _fill_policy(config, sessions.folder)
@@ -564,6 +573,8 @@ def _run_recorded(
     config = _fit_practice(fill_history(config, loaded_policy, console), sessions, loaded_policy, console)
     folder = resume or choose_run_folder("rl", config.output_dir)
     practice: RLConfig = config.rl.practice
+    initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+    check_rl_memory(config, practice, initial, values=method.values, is_cloned=False, plays=False)
     setup = RunSetup(
         folder,
         {},
@@ -578,9 +589,8 @@ def _run_recorded(
     )
     console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
     with _open_recorded_backend(config, sessions) as backend_factory:
-        setup = replace(setup, backend_factory=backend_factory)
+        setup = replace(setup, backend_factory=partial(backend_factory, parallelism=config.parallel))
         with open_run(setup, console) as active_run, redraw_repeatedly(partial(write_report, folder)):
-            initial = adapt(loaded_policy, config.adapter, seed=config.seed)
             tasks = [recorded_task(sessions.folder)]
             trained: Policy = method.call(initial, tasks, config=config.rl, run=active_run.arm(method_name))
             trained.save(folder / "model")
