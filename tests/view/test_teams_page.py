@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from evolvent.view.teams import team_page
+from typing import get_args, get_type_hints
+
+from evolvent.view.teams import ROLE_COLORS, team_page
 from evolvent.worlds.teams.base import Mark, Scene
 
 ROW = {
@@ -38,6 +40,15 @@ def test_what_a_page_says():
         assert text in page, text
     assert "prey" not in page and "Length of an episode" not in page and "<script" not in page
     assert page.count('class="team-strip"') == 1
+
+
+def test_every_role_has_a_color_and_a_meaning():
+    """The other army of a battle is no prey."""
+    roles = get_args(get_type_hints(Mark)["role"])
+    marks = tuple(Mark("circle", 1, 1, 0.5, role) for role in roles)
+    page = team_page(data(), [("sample 3", [Scene((0, 0, 2, 2), marks)])])
+    assert set(ROLE_COLORS) == set(roles) and page.count("●</b>") == len(roles)
+    assert "●</b> an enemy" in page and "●</b> the prey" in page
 
 
 def test_exact_optima_and_silent_worlds():

@@ -392,7 +392,7 @@ def test_focused_fire_wins_and_chance_loses():
 def test_a_scene_shows_the_living():
     batch, _ = place("3m", {0: (10, 20), 3: (15, 16)}, health={3: 22.5})
     marks = batch.scene(0).marks
-    assert [(mark.role, mark.x, mark.y) for mark in marks] == [("agent", 10, 12), ("prey", 15, 16)]
+    assert [(mark.role, mark.x, mark.y) for mark in marks] == [("agent", 10, 12), ("enemy", 15, 16)]
     assert marks[0].radius > marks[1].radius
 
 

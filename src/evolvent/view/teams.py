@@ -26,6 +26,7 @@ ROLE_COLORS = {
     "goal": "#2f9e63",
     "agent": "#2f6fde",
     "prey": "#b5179e",
+    "enemy": "#b5179e",
 }  # by role
 
 
@@ -124,6 +125,7 @@ def _list_signs(films: Sequence[tuple[str, Sequence[Scene]]]) -> list[tuple[str,
         "wall": "a wall",
         "danger": "fire",
         "prey": "the prey",
+        "enemy": "an enemy",
         "goal": "a victim, a landmark",
     }
     roles_and_shapes = {(mark.role, mark.shape) for _, scenes in films for scene in scenes for mark in scene.marks}

@@ -252,14 +252,14 @@ class Mark:
     """One object in a picture: a square or a circle at (x, y) with half width or radius `radius`, in the world's
     units.
 
-    `role` names its meaning ("wall", "danger", "goal", "agent", "prey"); the renderer chooses colors.
+    `role` names its meaning ("wall", "danger", "goal", "agent", "prey", "enemy"); the renderer chooses colors.
     """
 
     shape: Literal["square", "circle"]
     x: float
     y: float
     radius: float
-    role: Literal["wall", "danger", "goal", "agent", "prey"]
+    role: Literal["wall", "danger", "goal", "agent", "prey", "enemy"]
 
 
 @dataclass(frozen=True, slots=True)

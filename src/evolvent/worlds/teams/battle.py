@@ -488,15 +488,17 @@ class BattleBatch(ArrayTeam):
         return np.ascontiguousarray(np.concatenate(parts).T, dtype=np.float32)
 
     def scene(self, row: int) -> Scene:
-        """Returns the present scene of a row; a unit is drawn the smaller, the less health it has left."""
+        """Returns the present scene of a row: a unit with full health is drawn twice as large as it is, so that it can
+        be seen, and smaller the less health it has left.
+        """
         army = self._army
         marks = [
             Mark(
                 "circle",
                 float(self.x[unit, row]),
                 MAP_SIZE - float(self.y[unit, row]),
-                float(army.radius[unit, 0]) * (0.4 + 0.6 * float(self.health[unit, row] / army.health[unit, 0])),
-                "agent" if unit < army.agents else "prey",
+                2.0 * float(army.radius[unit, 0]) * (0.4 + 0.6 * float(self.health[unit, row] / army.health[unit, 0])),
+                "agent" if unit < army.agents else "enemy",
             )
             for unit in np.flatnonzero(self.health[:, row] > 0)
         ]
