@@ -63,10 +63,9 @@ def expand(wish):
 """,
 }
 FRAGMENTS = {
-    ("README.md", '"""Your own model'): "a file of examples/, run by tests/examples",
-    ("README.md", '"""Your own world'): "a file of examples/, run by tests/examples",
-    ("README.md", '"""Your own method'): "a file of examples/, run by tests/examples",
-    ("README.md", "with run.train_rl("): "the loop of methods/poad.py, run by tests/methods",
+    ("docs/models.md", '"""Your own model'): "a file of examples/, run by tests/examples",
+    ("docs/worlds.md", '"""Your own world'): "a file of examples/, run by tests/examples",
+    ("docs/extending.md", '"""Your own method'): "a file of examples/, run by tests/examples",
     ("docs/reinforcement.md", "with run.train_rl("): "the loop of methods/poad.py, run by tests/methods",
     ("docs/training.md", "laid = lay("): "calls that belong to different files; tests/learn run each",
     ("docs/teams.md", "from evolvent.worlds.teams.extras"): "needs evolvent[marl]; tests/worlds run it where that is",

@@ -1,4 +1,4 @@
-"""The three scripts of the README: each runs as it stands, in an empty directory, and shows what it promises."""
+"""The scripts of the documentation: each runs as it stands, in an empty directory, and shows what it promises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evolvent.store.store import Store
 from tests.faults.launched import Launched
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ("own_model", "own_world", "own_method")
+PAGES = {"own_model": "models.md", "own_world": "worlds.md", "own_method": "extending.md"}
 
 
 def run(name: str, folder: Path, *words: str) -> list[str]:
@@ -58,12 +58,12 @@ def test_own_method(tmp_path):
     assert again == lines, "finished stages are read, not done again"
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_readme_shows_the_file(name):
+@pytest.mark.parametrize(("name", "page"), PAGES.items())
+def test_a_page_shows_the_file(name, page):
     source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```(?:python|py)?\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
-    assert source in blocks, f"the README holds another text than examples/{name}.py"
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(?:python|py)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert source in blocks, f"docs/{page} holds another text than examples/{name}.py"
     assert len(source.splitlines()) <= 30
 
 

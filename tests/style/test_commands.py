@@ -1,12 +1,14 @@
 """Every command's knobs are listed in `knobs.json`, at most 45 each (a training's 58 or 69); help texts fit 80 columns.
 
-After a wanted change of a knob: `python tests/style/test_commands.py` writes the file anew.
+After a wanted change of a knob: `python tests/style/test_commands.py` writes the file anew, and `make docs-commands`
+the pages of the commands.
 """
 
 from __future__ import annotations
 
 import json
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from evolvent.cli.train.search import COMMANDS as DISTILLED
 from evolvent.cli.train.sequence import COMMANDS as SEQUENCES
 from evolvent.config import list_settings
 
+ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "knobs.json"
 CONFIGURED = {
     "collect": "collect",
@@ -93,6 +96,16 @@ def test_knobs_are_few_and_described(verb):
     assert not [knob.path for knob in found if not knob.description]
 
 
+@pytest.fixture(scope="module")
+def command_pages() -> dict[str, str]:
+    spec = spec_from_file_location("command_pages", ROOT / "tools" / "command_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages: dict[str, str] = module.command_pages()
+    return pages
+
+
 LINES = [[]] + [[verb, sub] if sub else [verb] for verb in VERBS for sub in SUBVERBS.get(verb, ("",))]
 
 
@@ -110,6 +123,21 @@ def test_help_names_every_knob(capsys):
         shown = capsys.readouterr().out
         for knob in list_settings(_config(verb)):
             assert f"--{knob.path}" in shown
+
+
+def test_the_pages_of_the_commands_are_up_to_date(command_pages):
+    """After a change of a command or a setting: `make docs-commands`."""
+    kept = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "commands").glob("*.md")}
+    assert command_pages == kept
+
+
+def test_every_command_has_a_page(command_pages):
+    text = "".join(command_pages.values())
+    for verb in CONFIGURED:
+        if "--policy" not in verb and "--experts" not in verb:  # settings of a command that has a page
+            assert f"evolvent {verb}" in text, verb
+    for words in LINES:
+        assert f"# evolvent {' '.join(words)}".rstrip() in text or not words or words[:2] == ["train", "rl"], words
 
 
 if __name__ == "__main__":
