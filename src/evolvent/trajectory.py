@@ -154,8 +154,11 @@ class Generation:
         policy_version: version of the policy that generated it.
         stop: why it ended: "stop" (a stop token or string), "length" (the limit), "choice" (among given
             candidates).
+        model_logprobs: `[T]` float32, log-probability of each sampled token at temperature 1 over all tokens, where it
+            was chosen at temperature 0 (`logprobs` is 0 there); 0 where not sampled. None: not known, or not chosen at
+            temperature 0. It is shown, never learned from, and not compared: an endpoint does not return it.
     Raises:
-        BatchMismatch: the three arrays differ in length.
+        BatchMismatch: the arrays differ in length.
     """
 
     ids: NDArray[np.int32]
@@ -166,11 +169,18 @@ class Generation:
     acted: bool = True
     policy_version: int = 0
     stop: str = "stop"
+    model_logprobs: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        lengths = (len(self.ids), len(self.sampled), len(self.logprobs))
+        arrays = (self.ids, self.sampled, self.logprobs, self.model_logprobs)
+        lengths = tuple(len(array) for array in arrays if array is not None)
         if len(set(lengths)) != 1:
             raise BatchMismatch("ids, sampled and logprobs of a generation differ in length", value=lengths)
+
+    @property
+    def informative_logprobs(self) -> NDArray[np.float32]:
+        """`[T]` log-probabilities that tell how sure the model was: `model_logprobs` if known, else `logprobs`."""
+        return self.logprobs if self.model_logprobs is None else self.model_logprobs
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Generation):

@@ -65,6 +65,9 @@ def same_answer(ask: SampleAsk | ScoreAsk | LogitsAsk, found: object, oracle: Re
         for ours, theirs in zip(found, expected, strict=True):
             assert ours.ids.tolist() == theirs.ids.tolist() and ours.stop == theirs.stop
             np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
+            assert (ours.model_logprobs is None) == (theirs.model_logprobs is None)
+            if ours.model_logprobs is not None:
+                np.testing.assert_allclose(ours.model_logprobs, theirs.model_logprobs, atol=1e-5)
             assert ours.node.tokens() == theirs.node.tokens() and ours.node.length == len(ours.node.tokens())
     elif isinstance(ask, ScoreAsk):
         (expected,) = ask_and_wait([ScoreAsk(None, whole)], oracle)
@@ -307,6 +310,26 @@ def test_results_do_not_depend_on_the_number_of_slots(greedy: bool) -> None:
         for (one,), (two,) in zip(results[0], other, strict=True):
             assert one.ids.tolist() == two.ids.tolist()
             np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-6)
+
+
+def test_greedy_samples_have_their_log_probabilities_at_temperature_one(policies: dict[str, Policy]) -> None:
+    """Under a constraint too, and next to a sampled row; those of the distribution that was sampled from are 0."""
+    engine = LocalEngine(policies["llama"], slots=4)
+    choices = ((5, 6), (7,))
+    (greedy,), (sampled,), (chosen,) = ask_and_wait(
+        [
+            SampleAsk(None, [1, 2, 3], 6, frozenset(), (), GREEDY, (0,)),
+            SampleAsk(None, [1, 2, 3], 6, frozenset(), (), Sampling(), (0,)),
+            SampleAsk(None, [1, 2, 3], 6, frozenset(), (), GREEDY, (0,), choices),
+        ],
+        engine,
+    )
+    for continuation in (greedy, chosen):
+        (score,) = ask_and_wait([ScoreAsk(None, [1, 2, 3, *continuation.ids.tolist()])], engine)
+        np.testing.assert_allclose(continuation.model_logprobs, score.logprobs[3:], atol=1e-5)
+        assert not continuation.logprobs.any() and (continuation.model_logprobs < 0).all()
+    assert sampled.model_logprobs is None and sampled.pad_model_logprobs(3) is None
+    assert greedy.pad_model_logprobs(3).tolist() == [0, 0, 0, *greedy.model_logprobs.tolist()]
 
 
 def test_a_policy_without_room_queues_and_goes_on(policies: dict[str, Policy]) -> None:

@@ -30,15 +30,18 @@ _value = st.one_of(_text, _text, _array)
 def generations(draw) -> Generation:
     n = draw(st.integers(0, 6))
     floats = st.floats(width=32, allow_nan=False)
+    sampled = draw(hnp.arrays(np.bool_, n))
+    model_logprobs = draw(st.none() | hnp.arrays(np.float32, n, elements=floats))
     return Generation(
         draw(hnp.arrays(np.int32, n)),
-        draw(hnp.arrays(np.bool_, n)),
+        sampled,
         draw(hnp.arrays(np.float32, n, elements=st.sampled_from([0.0, -0.0]) | floats)),
         draw(st.none() | st.integers(0, 9)),
         tuple(draw(st.lists(st.integers(0, 9), max_size=3))),
         draw(st.booleans()),
         draw(st.integers(0, 2**40)),
         draw(st.sampled_from(["stop", "length", "choice"])),
+        None if model_logprobs is None else np.where(sampled, model_logprobs, np.float32(0)),
     )
 
 
@@ -108,4 +111,9 @@ def episode(name: str, *, steps: int = 2, world: str = "lookup", success: bool |
 
 def bits(trajectory: Trajectory) -> list[bytes]:
     """Every number of its generations as bytes, so that -0.0 and 0.0 differ."""
-    return [part.tobytes() for g in trajectory.generations for part in (g.ids, g.sampled, g.logprobs)]
+    none = np.zeros(0, np.int8)
+    return [
+        part.tobytes()
+        for g in trajectory.generations
+        for part in (g.ids, g.sampled, g.logprobs, none if g.model_logprobs is None else g.model_logprobs)
+    ]

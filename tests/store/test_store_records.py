@@ -10,12 +10,14 @@ import zlib
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import INF, annotations, bits, episode, generation, several
 
 from evolvent.errors import SampleInvalid
+from evolvent.store.columns import add_missing_fields, step_table
 from evolvent.store.log import encode_line
 from evolvent.store.schema import decode_trajectory, encode_trajectory
 from evolvent.store.store import Store
@@ -52,6 +54,25 @@ def test_logprobs_are_left_out_only_where_they_are_plus_zero():
         written = base64.b64decode(row["steps"][0]["generations"][0]["logprobs"])
         assert len(written) == 4 * count
         assert bits(decode_trajectory({**row, "traj": "a"})) == bits(trajectory)
+
+
+def test_parquet_of_a_version_without_a_field_of_generations_is_read():
+    """`model_logprobs` came later: older parts have no such column, and batches of both make one table."""
+    step = Step("o", "a", generations=(generation(7, 1), generation(7, 2)))
+    new = step_table([replace(episode("a"), steps=(step, Step("o", "b")))])
+    generations = new.column("generations").combine_chunks()
+    names = [field.name for field in generations.values.type if field.name != "model_logprobs"]
+    structs = pa.StructArray.from_arrays([generations.values.field(name) for name in names], names)
+    old = new.set_column(
+        new.schema.get_field_index("generations"),
+        "generations",
+        pa.ListArray.from_arrays(generations.offsets, structs),
+    )
+    assert old.schema != new.schema
+    upgraded = add_missing_fields(old)
+    assert upgraded.equals(new) and add_missing_fields(new) is new
+    assert pa.concat_tables([upgraded, new]).num_rows == 4
+    assert add_missing_fields(old.drop_columns(["generations"])).num_rows == 2
 
 
 @given(several(), st.integers(0, 5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -25,6 +26,7 @@ from evolvent.view.reinforcement import (
     Trend,
     build_verdict,
     compute_trend,
+    describe_training,
     format_number,
     summarize_training,
 )
@@ -385,3 +387,19 @@ def test_in_a_browser_colours_differ_in_both_schemes_and_nothing_is_wider_than_t
         assert looked.value("document.documentElement.scrollWidth") <= width
     asked = {e["params"]["request"]["url"] for e in looked.events if e.get("method") == "Network.requestWillBeSent"}
     assert {url.partition(":")[0] for url in asked} == {"file"} and len(asked) == 1
+
+
+def test_a_terminal_is_told_what_the_page_says(tmp_path):
+    run = write_practice(
+        tmp_path / "learns",
+        rows=[iteration(step, success=step / 20) for step in range(1, 13)],
+        results=[result(0, 0.2), result(12, 0.7)],
+    )
+    before_and_after, verdict = describe_training(read_run(run))
+    assert before_and_after == "success on held-out tasks: 20 % before, 70 % after"
+    assert verdict == shown(run).verdict and "rose" in verdict
+    idle_rows = [iteration(step, success=0.0, idle=1.0) for step in range(1, 4)]
+    idle = write_practice(tmp_path / "idle", rows=idle_rows, results=[])
+    (sentence,) = describe_training(read_run(idle))
+    assert sentence.startswith("None of the 3 iterations taught anything")
+    assert describe_training(replace(read_run(run), metrics=())) == []

@@ -422,8 +422,9 @@ def test_greedy_play_is_not_shaded_as_certain():
     """At temperature 0 all log-probabilities are 0: they say nothing of how sure the policy was."""
     ids, sampled = np.arange(4, dtype=np.int32), np.array([False, True, True, True])
 
-    def shaded(logprobs):
-        generation = Generation(ids, sampled, np.array(logprobs, np.float32))
+    def shaded(logprobs, model_logprobs=None):
+        at_one = None if model_logprobs is None else np.array(model_logprobs, np.float32)
+        generation = Generation(ids, sampled, np.array(logprobs, np.float32), model_logprobs=at_one)
         one = Trajectory("t", Task("w", "1", {}, "k"), (Step("o", "a", generations=(generation,)),))
         (coloring,) = find_colorings(one, [], {})
         drawn = shade_tokens(generation, (0, 0), coloring=coloring, texts=lambda ids: ["x"] * len(ids), max_tokens=9)
@@ -433,6 +434,8 @@ def test_greedy_play_is_not_shaded_as_certain():
     assert "temperature 0" in caption and "log p" not in drawn and drawn.count("unsure-0") == 3
     caption, drawn = shaded([0, 0, -3, 0])
     assert not caption and drawn.count("log p") == 3 and "unsure-4" in drawn
+    caption, drawn = shaded([0, 0, 0, 0], [0, 0, -3, 0])
+    assert caption.startswith("at temperature 1") and drawn.count("log p") == 3 and "unsure-4" in drawn
 
 
 def test_a_pulse_changes_with_the_files(folder, server):

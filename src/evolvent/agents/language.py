@@ -208,7 +208,13 @@ class LanguageMind:
         turn = len(self._turns) - self._recalled
         extends = None if self._node is None else turn - 1
         generation = Generation(
-            ids, sampled, logprobs, extends, (), True, self._agent.policy.version, continuation.stop
+            ids,
+            sampled,
+            logprobs,
+            extends,
+            policy_version=self._agent.policy.version,
+            stop=continuation.stop,
+            model_logprobs=continuation.pad_model_logprobs(count),
         )
         self._node, self._length = continuation.node, self._length + count + new
         action = (*self._given, *continuation.ids.tolist())

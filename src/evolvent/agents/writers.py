@@ -146,7 +146,11 @@ class _PolicyEpisodeWriter:
         ((continuation,),) = yield (ask,)
         text = dialect.read_reply(continuation.ids.tolist()).text
         token_arrays = _root_arrays(np.array(tokens, np.int32), continuation.ids, continuation.logprobs)
-        return WriterReply(text, Generation(*token_arrays, None, (), True, policy.version, continuation.stop))
+        model_logprobs = continuation.pad_model_logprobs(len(tokens))
+        generation = Generation(
+            *token_arrays, None, (), True, policy.version, continuation.stop, model_logprobs=model_logprobs
+        )
+        return WriterReply(text, generation)
 
 
 def _root_arrays(read_ids: Any, ids: Any, logprobs: Any) -> tuple[Any, Any, Any]:

@@ -217,12 +217,22 @@ class SampleAsk:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """One sample: `node` is prefix + tokens + ids; `ids` `[T]` int32; `logprobs` `[T]` float32; why it stopped."""
+    """One sample: `node` is prefix + tokens + ids; `ids` `[T]` int32; `logprobs` `[T]` float32; why it stopped.
+
+    `model_logprobs` `[T]` float32 are those at temperature 1 over all tokens, of what was chosen at temperature 0.
+    """
 
     node: Node
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     stop: str  # "stop" | "length" | "choice"
+    model_logprobs: NDArray[np.float32] | None = None
+
+    def pad_model_logprobs(self, num_read: int) -> NDArray[np.float32] | None:
+        """Returns `model_logprobs` of a generation that reads `num_read` tokens first, `[num_read + T]`, or None."""
+        if self.model_logprobs is None:
+            return None
+        return np.concatenate([np.zeros(num_read, np.float32), self.model_logprobs]).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

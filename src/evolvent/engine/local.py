@@ -31,7 +31,18 @@ from evolvent.engine.asks import (
 )
 from evolvent.engine.decoders import Decoder, decoder_for
 from evolvent.engine.stops import completes_stop_string
-from evolvent.engine.streams import STRIDE, Stream, Streams, TicketState, build_limit, draw, draw_plain, plan, uniforms
+from evolvent.engine.streams import (
+    STRIDE,
+    Stream,
+    Streams,
+    TicketState,
+    build_limit,
+    draw,
+    draw_plain,
+    plan,
+    score_tokens,
+    uniforms,
+)
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 from evolvent.models.placement import available_bytes, free_address_bytes
@@ -349,6 +360,10 @@ class LocalEngine:
             tokens, logprobs = draw_plain(logits, uniform)
         else:
             tokens, logprobs = self._draw(running, logits, uniform)
+            greedy = streams.temperature[running] == 0
+            if greedy.any():
+                model_logprobs = score_tokens(logits, tokens).cpu().numpy()
+                streams.model_logprobs[running[greedy], last[greedy] + 1] = model_logprobs[greedy]
         token_ids, token_logprobs = tokens.cpu().numpy(), logprobs.cpu().numpy()
         broken = np.isnan(token_logprobs)
         if broken.any():
@@ -409,13 +424,15 @@ class LocalEngine:
         streams = self._streams
         sampled_slice = streams.sampled_slice(row)
         ids = streams.ids[row, sampled_slice].astype(np.int32)
-        logprobs = streams.logprobs[row, sampled_slice].copy()
+        logprobs, model_logprobs = streams.logprobs[row, sampled_slice].copy(), None
+        if streams.temperature[row] == 0:
+            model_logprobs = streams.model_logprobs[row, sampled_slice].copy()
         stream = streams.end(row)
         position = self._trie.extend(stream.request.position, ids.tolist())
         fed = int(self._rows.fed[row])
         self._rows.release(row, position[0], fed)
         self._rows.mark_computed(position, fed)
-        self._record_answer(stream, Continuation(Prefix(*position), ids, logprobs, stop))
+        self._record_answer(stream, Continuation(Prefix(*position), ids, logprobs, stop, model_logprobs))
 
     def _answer_reads(self, reading: Ints) -> None:
         """Computes scores and outputs from the hidden states of their rows; outputs together, scores one by one."""

@@ -29,7 +29,7 @@ from evolvent.engine.asks import (
     validate_ask,
 )
 from evolvent.engine.stops import completes_stop_string
-from evolvent.engine.streams import StreamLimit, build_limit, draw, uniforms
+from evolvent.engine.streams import StreamLimit, build_limit, draw, score_tokens, uniforms
 from evolvent.errors import ConfigError, EngineError, StaleNode
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class _Stream:
     limit: StreamLimit | None = None
     written: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    model_logprobs: list[float] = field(default_factory=list)
 
 
 class RecomputeEngine:
@@ -225,13 +226,17 @@ class RecomputeEngine:
         stream.ids.append(int(token))
         stream.written.append(int(token))
         stream.logprobs.append(float(logprob))
+        if setting.temperature == 0:
+            stream.model_logprobs.append(float(score_tokens(logits[-1:], token)))
         stop = self._stop_reason(stream, ask)
         if not stop:
             return False
         if stop == "fault":
             return self._record_answer(stream, None, True)
         ids, logprobs = np.array(stream.written, np.int32), np.array(stream.logprobs, np.float32)
-        return self._record_answer(stream, Continuation(self._node(stream), ids, logprobs, stop), False)
+        model_logprobs = np.array(stream.model_logprobs, np.float32) if setting.temperature == 0 else None
+        continuation = Continuation(self._node(stream), ids, logprobs, stop, model_logprobs)
+        return self._record_answer(stream, continuation, False)
 
     def _stop_reason(self, stream: _Stream, ask: SampleAsk) -> str:
         """Returns why a stream ends after its newest token; empty: it continues."""

@@ -44,6 +44,7 @@ __all__ = [
     "draw",
     "draw_plain",
     "plan",
+    "score_tokens",
     "uniforms",
 ]
 
@@ -88,6 +89,11 @@ def draw(
         return _choose_largest(logits, allowed)
     logprobs = distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed)
     return _sample_inverse_cdf(logprobs.exp(), logprobs, uniform)
+
+
+def score_tokens(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Returns the log-probabilities `[N]`, in float32, of `tokens [N]` under `logits [N, V]` at temperature 1."""
+    return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).float() - logits.float().logsumexp(-1)
 
 
 def _choose_largest(logits: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -424,6 +430,7 @@ class Streams:
     Attributes:
         ids: `[rows, capacity]` tokens of each row's path from where they had to be fed, and sampled ones.
         logprobs: `[rows, capacity]` of sampled tokens.
+        model_logprobs: `[rows, capacity]`, at temperature 1 of tokens that were chosen at temperature 0.
         depth: `[rows]` tokens of the path so far.
         left: `[rows]` tokens that may still be sampled.
         special: `[rows]` streams that need a look in Python after every token (limits, stop strings).
@@ -432,6 +439,7 @@ class Streams:
     def __init__(self, rows: int, capacity: int, vocabulary: int) -> None:
         self.ids = np.zeros((rows, capacity), np.int64)
         self.logprobs = np.zeros((rows, capacity), np.float32)
+        self.model_logprobs = np.zeros((rows, capacity), np.float32)
         self.depth = np.zeros(rows, np.int64)
         self.left = np.zeros(rows, np.int64)
         self.seed = np.zeros(rows, np.uint64)

@@ -169,7 +169,9 @@ def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[in
     """Returns an episode as JSON values for display, token by token; `word` returns the text of one token id."""
     steps = []
     for step in trajectory.steps:
-        logprobs = np.concatenate([g.logprobs[g.sampled] for g in step.generations] or [np.zeros(0, np.float32)])
+        logprobs = np.concatenate(
+            [g.informative_logprobs[g.sampled] for g in step.generations] or [np.zeros(0, np.float32)]
+        )
         mean = float(logprobs.mean()) if len(logprobs) else None
         invalid = is_invalid(step)
         steps.append(
@@ -184,7 +186,7 @@ def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[in
     tokens = [
         {"text": word(int(index)), "sampled": bool(sampled), "logprob": float(logprob) if sampled else None}
         for g in trajectory.generations
-        for index, sampled, logprob in zip(g.ids, g.sampled, g.logprobs, strict=True)
+        for index, sampled, logprob in zip(g.ids, g.sampled, g.informative_logprobs, strict=True)
     ]
     task = trajectory.task
     return {

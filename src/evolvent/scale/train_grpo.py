@@ -176,6 +176,8 @@ def train_grpo(
             _write_report(run.folder)  # after the run: it states that the run is finished
     for line in (*_describe_results(before, after), *filter(None, [backend.failures.describe()])):
         console.print(line)
+    if is_leader:
+        console.print(_read_verdict(run.folder), soft_wrap=not console.is_terminal)
     console.print(f"model {run.folder / 'model'}, report {run.folder / 'report.html'}")
     return trained
 
@@ -295,6 +297,13 @@ def _describe_iteration(row: Mapping[str, object], count: int) -> str:
     if number("unscored"):
         line += f", {number('unscored'):.0%} not scored"
     return line
+
+
+def _read_verdict(folder: Path) -> str:
+    from evolvent.view import read_run
+    from evolvent.view.reinforcement import describe_training
+
+    return describe_training(read_run(folder))[-1]
 
 
 def _describe_results(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> list[str]:

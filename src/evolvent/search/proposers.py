@@ -316,7 +316,13 @@ class LanguageProposer:
         sampled = np.arange(num_read + num_new) >= num_read
         logprobs = np.concatenate([np.zeros(num_read, np.float32), sample.logprobs])
         generation = Generation(
-            ids, sampled, logprobs, turns - 1 if turns else None, (), True, self.policy.version, sample.stop
+            ids,
+            sampled,
+            logprobs,
+            turns - 1 if turns else None,
+            policy_version=self.policy.version,
+            stop=sample.stop,
+            model_logprobs=sample.pad_model_logprobs(num_read),
         )
         mind = _ConversationState(sample.node, length + num_read + num_new, sample.stop != "length", turns + 1)
         reply, info = self.policy.dialect.read_reply(sample.ids.tolist()), dict[str, Any]()

@@ -177,7 +177,12 @@ class _SolutionAnswerer:
         ids = np.concatenate([np.asarray(ask.tokens, np.int32), sample.ids])
         logprobs = np.concatenate([np.zeros(num_read, np.float32), sample.logprobs])
         generation = Generation(
-            ids, np.arange(len(ids)) >= num_read, logprobs, policy_version=writing.version, stop=sample.stop
+            ids,
+            np.arange(len(ids)) >= num_read,
+            logprobs,
+            policy_version=writing.version,
+            stop=sample.stop,
+            model_logprobs=sample.pad_model_logprobs(num_read),
         )
         child_state = SolutionState(
             solution, sample_seed(state.seed, expansion.kind, *ids[num_read:].tolist()), generation, state

@@ -34,6 +34,7 @@ __all__ = [
     "ANNOTATIONS",
     "STEPS",
     "TRAJECTORIES",
+    "add_missing_fields",
     "annotation_table",
     "read_annotations",
     "step_table",
@@ -62,6 +63,7 @@ _GENERATION = pa.struct(
         ("acted", pa.bool_()),
         ("policy_version", pa.int64()),
         ("stop", pa.string()),
+        ("model_logprobs", pa.list_(pa.float32())),
     ]
 )
 
@@ -202,6 +204,31 @@ def _make_list_array(values: Sequence[NDArray[Any]], dtype: Any) -> pa.ListArray
     return pa.ListArray.from_arrays(_offsets([len(v) for v in values]), pa.array(flat))
 
 
+def _make_optional_list_array(values: Sequence[NDArray[np.float32] | None]) -> pa.ListArray:
+    present = [value for value in values if value is not None]
+    flat = np.concatenate([np.zeros(0, np.float32), *present]).astype(np.float32)
+    lengths = [0 if value is None else len(value) for value in values]
+    is_missing = pa.array([value is None for value in values], pa.bool_())
+    return pa.ListArray.from_arrays(_offsets(lengths), pa.array(flat), mask=is_missing)
+
+
+def add_missing_fields(steps: pa.Table) -> pa.Table:
+    """Returns a table of steps with the fields of generations that an earlier version did not write, as nulls."""
+    index = steps.schema.get_field_index("generations")
+    if index < 0 or steps.schema.field(index).type == pa.list_(_GENERATION):
+        return steps
+    chunks = []
+    for lists in steps.column(index).chunks:
+        structs = lists.values
+        stored = {field.name: structs.field(field.name) for field in structs.type}
+        arrays = [stored.get(field.name, pa.nulls(len(structs), field.type)) for field in _GENERATION]
+        chunks.append(
+            pa.ListArray.from_arrays(lists.offsets, pa.StructArray.from_arrays(arrays, fields=list(_GENERATION)))
+        )
+    column = pa.chunked_array(chunks, pa.list_(_GENERATION))
+    return steps.set_column(index, pa.field("generations", column.type), column)
+
+
 def _make_generation_lists(steps: Sequence[Step]) -> pa.ListArray:
     generations = [generation for step in steps for generation in step.generations]
     arrays = [
@@ -213,6 +240,7 @@ def _make_generation_lists(steps: Sequence[Step]) -> pa.ListArray:
         pa.array([g.acted for g in generations], pa.bool_()),
         pa.array([g.policy_version for g in generations], pa.int64()),
         pa.array([g.stop for g in generations], pa.string()),
+        _make_optional_list_array([g.model_logprobs for g in generations]),
     ]
     structs = pa.StructArray.from_arrays(arrays, fields=list(_GENERATION))
     return pa.ListArray.from_arrays(_offsets([len(step.generations) for step in steps]), structs)
@@ -230,13 +258,16 @@ def _generation_reader(lists: pa.ListArray) -> Callable[[int], tuple[Generation,
     ids = _list_reader(structs.field("ids"), np.int32)
     sampled = _list_reader(structs.field("sampled"), np.bool_)
     logprobs = _list_reader(structs.field("logprobs"), np.float32)
+    model_logprobs = _list_reader(structs.field("model_logprobs"), np.float32)
+    has_model_logprobs = structs.field("model_logprobs").is_valid().to_pylist()
     other_columns = [
         structs.field(name).to_pylist() for name in ("extends", "spans", "acted", "policy_version", "stop")
     ]
 
     def read_generation(i: int) -> Generation:
         extends, spans, acted, version, stop = (column[i] for column in other_columns)
-        return Generation(ids(i), sampled(i), logprobs(i), extends, tuple(spans), acted, version, stop)
+        at_one = model_logprobs(i) if has_model_logprobs[i] else None
+        return Generation(ids(i), sampled(i), logprobs(i), extends, tuple(spans), acted, version, stop, at_one)
 
     return lambda row: tuple(read_generation(i) for i in range(outer[row], outer[row + 1]))
 

@@ -32,6 +32,7 @@ from evolvent.files import append_line, atomic_writer, disk_errors, safe_join
 from evolvent.store.columns import (
     STEPS,
     TRAJECTORIES,
+    add_missing_fields,
     annotation_table,
     read_annotations,
     step_table,
@@ -130,9 +131,11 @@ def read_part(
             check_parquet(file, path)
             version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, b"0"))
             if version == SCHEMA_VERSION and filters is None:
-                return file.read(columns=column_names)
+                return add_missing_fields(file.read(columns=column_names))
         if version == SCHEMA_VERSION:  # slower to begin, but skips the row groups that cannot hold what is asked
-            return pq.read_table(path, columns=column_names, filters=filters, page_checksum_verification=True)
+            return add_missing_fields(
+                pq.read_table(path, columns=column_names, filters=filters, page_checksum_verification=True)
+            )
     except (pa.ArrowException, OSError) as error:
         raise CorruptRecord(
             f"{path} is damaged: {str(error).rstrip('.')}", offset=0, hint="restore the file from a copy"

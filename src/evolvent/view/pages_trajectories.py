@@ -619,6 +619,6 @@ def _build_charts(trajectory: Trajectory, annotations: Sequence[Annotation]) -> 
 
 
 def _mean_log_prob(generations: Sequence[Generation]) -> float | None:
-    log_probs_per_generation = [generation.logprobs[generation.sampled] for generation in generations]
+    log_probs_per_generation = [generation.informative_logprobs[generation.sampled] for generation in generations]
     log_probs = np.concatenate(log_probs_per_generation) if log_probs_per_generation else np.zeros(0)
     return float(log_probs.mean()) if log_probs.any() else None  # all of them are 0 at temperature 0

@@ -27,6 +27,7 @@ __all__ = [
     "Trend",
     "build_verdict",
     "compute_trend",
+    "describe_training",
     "format_number",
     "summarize_training",
 ]
@@ -355,6 +356,28 @@ def compute_trend(points: Sequence[tuple[float, float]]) -> Trend | None:
         error = sqrt((statistics.variance(first) + statistics.variance(last)) / num_side)
         course = "stayed" if abs(change) <= _SIGNIFICANT_ERRORS * error else "rose" if change > 0 else "fell"
     return Trend(statistics.fmean(first), statistics.fmean(last), course, len(ys))
+
+
+def describe_training(data: ReportData) -> list[str]:
+    """Returns what a terminal tells at the end of a training: success before and after, and the report's verdict.
+
+    Empty where the run has no reinforcement learning stage.
+    """
+    training = summarize_training(data)
+    if training is None:
+        return []
+    lines = []
+    if training.before is not None and training.now is not None:
+        before, now = format_number("success", training.before), format_number("success", training.now)
+        lines.append(f"success on held-out tasks: {before} before, {now} after")
+    if training.idle == training.iterations:
+        lines.append(
+            f"None of the {training.iterations} iterations taught anything: all episodes of a task earned the same, so "
+            "the weights stayed. Use easier tasks, a reward with partial credit, or a policy that sometimes succeeds."
+        )
+    else:
+        lines.append(training.verdict)
+    return lines
 
 
 def build_verdict(success: Trend | None, returned: Trend | None, readings: Sequence[Reading]) -> str:

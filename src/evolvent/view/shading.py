@@ -75,6 +75,8 @@ def find_colorings(
     caption = (
         "" if any(map(has_logprobs, generations)) else "played at temperature 0: how sure the policy was is not stored"
     )
+    if any(generation.model_logprobs is not None for generation in generations):
+        caption = "at temperature 1, of tokens that were chosen at temperature 0"
     colorings = [TokenColoring("logprob", "log-probability", caption)]
     colorings += _credit_colorings(credit)
     scorers: dict[str, list[Annotation]] = {}
@@ -90,8 +92,8 @@ def find_colorings(
 
 
 def has_logprobs(generation: Generation) -> bool:
-    """Tells whether log-probabilities say something: at temperature 0 all of them are 0."""
-    return bool(generation.logprobs[generation.sampled].any())
+    """Tells whether log-probabilities say something: those of the sampling distribution are 0 at temperature 0."""
+    return bool(generation.informative_logprobs[generation.sampled].any())
 
 
 def find_credit(document: object, traj: str) -> dict[int, CreditTurn]:
@@ -126,7 +128,9 @@ def shade_tokens(
                 for token_index, token in enumerate(turn.tokens)
             ]
         )
-    logprobs: list[float | None] = [*generation.logprobs.tolist()] if has_logprobs(generation) else [None] * len(ids)
+    logprobs: list[float | None] = (
+        [*generation.informative_logprobs.tolist()] if has_logprobs(generation) else [None] * len(ids)
+    )
     rows = zip(texts(ids), generation.sampled.tolist(), logprobs, range(len(ids)), strict=False)
     token_spans = [
         _render_token(text, sampled, logp, numbers.get(token_index), coloring)

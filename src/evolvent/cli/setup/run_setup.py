@@ -41,6 +41,7 @@ __all__ = [
     "open_backend",
     "open_run",
     "print_results",
+    "print_verdict",
     "write_report",
 ]
 
@@ -195,6 +196,15 @@ def count_panel_episodes(worlds: Mapping[str, World], panel: EvaluationConfig) -
         ConfigError: an empty panel, or a panel of a single task, before any model is loaded.
     """
     return len(panel_starts(worlds, split=panel.split, limit=panel.limit))
+
+
+def print_verdict(console: Console, folder: Path) -> None:
+    """Prints success before and after a training, and whether the policy learned or what kept it from learning."""
+    from evolvent.view import read_run
+    from evolvent.view.reinforcement import describe_training
+
+    for line in describe_training(read_run(folder)):
+        console.print(show_hidden(line), soft_wrap=not console.is_terminal)
 
 
 def print_results(console: Console, rows: Sequence[Evaluation]) -> None:

@@ -26,6 +26,7 @@ from evolvent.cli.setup.run_setup import (
     count_panel_episodes,
     open_run,
     print_results,
+    print_verdict,
     write_report,
 )
 from evolvent.cli.setup.settings import AnyCommand, Command, DeviceConfig, WorldsConfig, parse_command
@@ -199,5 +200,6 @@ def run(argv: Sequence[str], console: Console) -> int:
         trained = control_ppo(initial, tasks, config=config.rl, run=active_run)
         ControlBackend(worlds).save(trained, folder / "model")
         print_results(console, active_run.evaluate(trained, config.rl.iterations))
+    print_verdict(console, folder)
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0

@@ -31,6 +31,7 @@ from evolvent.cli.setup.run_setup import (
     open_backend,
     open_run,
     print_results,
+    print_verdict,
     write_report,
 )
 from evolvent.cli.setup.settings import AnyCommand, Command, parse_command
@@ -308,6 +309,8 @@ def _run_in_worlds(
         job = replace(job, backend_factory=backend_factory)
         console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
         _run_job(job, console, method, config, initial=initial, tasks=tasks)
+    if ranks is None or ranks.is_leader:
+        print_verdict(console, folder)
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
 
@@ -596,6 +599,7 @@ def _run_recorded(
             trained.save(folder / "model")
             for line in _describe_training(active_run):
                 console.print(show_hidden(line), soft_wrap=True)
+    print_verdict(console, folder)
     console.print(show_hidden(f"model  {folder / 'model'}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
