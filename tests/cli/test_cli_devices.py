@@ -14,10 +14,16 @@ from safetensors.torch import load_file
 from evolvent.cli.main import main
 from evolvent.cli.setup.extensions import load_encoder
 from evolvent.errors import ConfigError
+from evolvent.learn.learner import Learner, TrainConfig
+from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.placement import Placement, find_device
 from evolvent.models.policy import load_policy, tiny_policy
-from tests.fake_device import run_commands
+from evolvent.scale.initial import collect_demonstrations, make_policy
+from evolvent.worlds.lookup import Lookup
+from tests.fake_device import register, run_commands
+from tests.forks import context
 
 SMALL_PANEL = "--worlds lookup --panel.limit 2 --slots 16 --max_tokens 4"
 EVOLVE = (
@@ -57,6 +63,56 @@ def test_every_verb_runs_on_the_device_and_agrees_with_the_cpu(tmp_path):
             for folder in (verb, f"{verb}-cpu")
         )
         assert [row["verb"] for row in rows] == [row["verb"] for row in cpu_rows]
+
+
+@pytest.mark.long
+def test_offloaded_states_and_reference_change_no_number(tmp_path):
+    """The device that leaves them in main memory learns what the CPU learns, and a run goes on without it."""
+    options = "--rl.kl 0.1 --rl.practice.iterations 2 --rl.practice.save_every 1"
+    commands = [
+        f"{GRPO} {options} --train.offload both --output_dir {tmp_path}/grpo --device fakegpu",
+        f"train etpo {SMALL_PANEL} --demonstrations 4 --clone_tokens 100 --tasks 2 --rl.practice.iterations 1 "
+        f"--rl.practice.group_size 2 --train.offload reference --output_dir {tmp_path}/etpo --device fakegpu",
+        f"train rl --method grpo --resume {tmp_path}/grpo --train.offload optimizer --device fakegpu",
+    ]
+    ended = run_commands(commands, tmp_path)
+    assert ended == [(0, True)] * len(commands), (tmp_path / "output").read_text(encoding="utf-8")
+    assert main([*f"{GRPO} {options}".split(), "--output_dir", f"{tmp_path}/cpu"]) == 0
+    weights, cpu_weights = (load_file(tmp_path / folder / "model/model.safetensors") for folder in ("grpo", "cpu"))
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, cpu_weights[name], rtol=1e-4, atol=1e-5)
+
+
+def _measure_offload(folder):
+    """Trains one update on the device with and without offload, and writes what it found."""
+    register()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    found = {}
+    for offload in (None, "optimizer"):
+        policy = make_policy([Lookup()], seed=3).to("fakegpu")
+        config = TrainConfig(epochs=1, warmup_steps=0, max_steps=2, offload=offload)
+        learner = Learner(policy, weighted_nll, config, seed=1)
+        trajectories = collect_demonstrations([Lookup()], list(Lookup().tasks("train", "seen"))[:4], seed=0)
+        sequences = flatten(trajectories, policy.dialect, instructions=lambda task: "", context=64).sequences
+        report = learner.fit(sequences)
+        states = [state for entry in learner.optimizer.state.values() for state in entry.values() if state.dim()]
+        found[str(offload)] = {
+            "losses": report.losses,
+            "weights": sorted({weight.device.type for weight in policy.model.parameters()}),
+            "states": sorted({state.device.type for state in states}),
+        }
+    (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def test_the_device_holds_no_offloaded_states(tmp_path):
+    process = context().Process(target=_measure_offload, args=(tmp_path,), daemon=True)
+    process.start()
+    process.join(120)
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    plain, offloaded = found["None"], found["optimizer"]
+    assert plain["states"] == ["fakegpu"] and offloaded["states"] == ["cpu"]
+    assert offloaded["weights"] == ["fakegpu"]
+    assert offloaded["losses"] == pytest.approx(plain["losses"], rel=1e-5) and len(plain["losses"]) == 2
 
 
 TEAM = (
@@ -132,6 +188,8 @@ def test_a_search_for_a_source_is_learned_on_the_device(tmp_path):
         ("train agdc --device cuda:9", "device: got 'cuda:9'"),
         ("train mat climbing --device cuda:9", "device: got 'cuda:9'"),
         ("train mat climbing --device gpu!", "unknown device 'gpu!'"),
+        ("train rl --method grpo --train.offload optimizer", "nothing would be gained"),
+        ("train rl --method grpo --train.offload reference", "nothing would be gained"),
         (
             "train rl --method grpo --on here?players=0",
             "error: backend: players: got '0', expected a number of 1 or more",

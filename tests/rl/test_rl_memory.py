@@ -85,6 +85,21 @@ def test_players_have_weights_and_copies_of_their_own(model):
     assert (none.engine, none.keys_values, none.text) == (0, 0, 0) and none.required == none.total
 
 
+def test_what_waits_in_main_memory_is_not_counted(model):
+    plain = estimate_rl_memory(model, ONE, ADAMW, work=WORK)
+    offloads = {offload: replace(WORK, load=replace(WORK.load, offload=offload)) for offload in ("optimizer", "both")}
+    estimates = {offload: estimate_rl_memory(model, ONE, ADAMW, work=work) for offload, work in offloads.items()}
+    assert (plain.optimizer, plain.reference) == (STATES, 4 * WEIGHTS)
+    assert (estimates["optimizer"].optimizer, estimates["optimizer"].reference) == (0, 4 * WEIGHTS)
+    assert (estimates["both"].optimizer, estimates["both"].reference) == (0, 0)
+    assert estimates["both"].total == plain.total - STATES - 4 * WEIGHTS
+    on_card = replace(WORK, device="cuda")
+    plans = suggest_rl_plans(model, ONE, ADAMW, work=on_card, available=int(0.8 * plain.required))
+    assert "--train.offload both" in [plan.settings for plan in plans]
+    plans = suggest_rl_plans(model, ONE, ADAMW, work=WORK, available=int(0.8 * plain.required))
+    assert all("offload" not in plan.settings for plan in plans), "a CPU has its weights in main memory"
+
+
 def test_ranks_play_with_whole_weights(model):
     halves = estimate_rl_memory(model, Parallelism(shard=2), ADAMW, work=WORK)
     assert halves.parameters < 4 * WEIGHTS and halves.engine == 8 * WEIGHTS and halves.reference == 4 * WEIGHTS

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import cast
 
@@ -27,7 +28,13 @@ from evolvent.learn.loader import DataOrder, LearnableSequences, RankBatcher
 from evolvent.learn.objectives import Objective, Outputs, gauss_newton
 from evolvent.learn.optim.clip import clamp_, clip_factor, scale_, total_norm
 from evolvent.learn.optim.fused import FusedOptimizer
-from evolvent.learn.optim.make import OptimizerConfig, build_optimizer, check_fused
+from evolvent.learn.optim.make import (
+    OffloadedOptimizer,
+    OptimizerConfig,
+    build_optimizer,
+    check_fused,
+    check_offload,
+)
 from evolvent.learn.optim.sophia import SophiaG
 from evolvent.learn.parallel.lay import check_layout, distribute_model
 from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Parallelism, Ranks
@@ -205,6 +212,8 @@ class Learner:
         model = cast_weights(policy.model, config.dtype)
         self.device = next(model.parameters()).device if ranks is SINGLE_PROCESS else ranks.device
         self.ranks = ranks if ranks is not SINGLE_PROCESS else replace(ranks, device=self.device)
+        if config.offloads_optimizer and (problems := self._find_offload_problems()):
+            raise ConfigError(problems)
         if "values" in objective.needs:
             model.value_head = self._ensure_value_head()
         if not any(weight.requires_grad for weight in model.parameters()):
@@ -221,13 +230,18 @@ class Learner:
         named_weights = {name: weight for name, weight in self.laid.named_parameters() if weight.requires_grad}
         self._weights = list(named_weights.values())
         self._uncounted = [weight for name, weight in named_weights.items() if not self.laid.is_counted(name)]
-        self.optimizer = build_optimizer(
+        build = partial(
+            build_optimizer,
             self.optimizer_config,
-            named_weights.items(),
             lr=config.lr,
             betas=config.betas,
             clip=config.max_grad_norm,
             weight_decay=config.weight_decay if adapter in _DECAYED_ADAPTERS else 0.0,
+        )
+        self.optimizer = (
+            OffloadedOptimizer(build, named_weights.items())
+            if config.offloads_optimizer
+            else build(named_weights.items())
         )
         self.trained = TrainState(
             named_weights, self.optimizer, {name: self.laid.whole_name(name) for name in named_weights}
@@ -238,6 +252,9 @@ class Learner:
     def _min_micro_batches(self) -> int:
         """Returns the smallest number of micro-batches of an update."""
         return 2 if self.config.max_forward_tokens < self.config.batch_tokens or self.parallelism.pp > 1 else 1
+
+    def _find_offload_problems(self) -> list[Problem]:
+        return check_offload(self.optimizer_config, device_type=self.device.type, num_ranks=self.ranks.mesh.size)
 
     def _ensure_value_head(self) -> nn.Module:
         if self.policy.value_head is None:

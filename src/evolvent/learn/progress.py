@@ -393,12 +393,12 @@ def training_identity(
         data: digest of the training data.
         base_digest: of the weights below an adapter, where there is one.
 
-    The layout is not among them: a training resumes on any other.
+    The layout and what is offloaded are not among them: a training resumes with any other.
     """
     vocabulary = canonical_json(policy.tokenizer.get_vocab())
     return {
         "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
-        "config": canonical_json(version_1_values(config)),
+        "config": canonical_json(version_1_values(config, exclude={"offload"})),
         "optimizer": canonical_json(version_1_values(optimizer)),
         "objective": repr(objective),
         "seed": str(seed),

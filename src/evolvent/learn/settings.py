@@ -18,6 +18,7 @@ __all__ = [
     "CheckpointConfig",
     "Clipping",
     "Mesh",
+    "Offload",
     "OptimizerConfig",
     "Parallelism",
     "Schedule",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Offload = Literal["optimizer", "reference", "both"]
+"""What waits in main memory while a device trains: states of the optimizer, the reference of RL, or both."""
 
 
 class TrainConfig(Config):
@@ -64,6 +67,22 @@ class TrainConfig(Config):
     max_nonfinite_steps: int = Field(
         default=5, ge=1, description="updates in a row that may be not finite before training stops"
     )
+    # Not in the repr, and so in no digest: a run goes on with or without it.
+    offload: Offload | None = Field(
+        default=None,
+        repr=False,
+        description="what a device leaves in main memory: states of the optimizer, the reference of RL, or both",
+    )
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Returns whether the states of the optimizer are in main memory."""
+        return self.offload in ("optimizer", "both")
+
+    @property
+    def offloads_reference(self) -> bool:
+        """Returns whether the reference policy is in main memory while it scores nothing."""
+        return self.offload in ("reference", "both")
 
     @property
     def max_forward_tokens(self) -> int:

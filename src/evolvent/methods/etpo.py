@@ -185,9 +185,10 @@ def etpo(policy: Policy, tasks: Sequence[Task], *, config: ETPOConfig, run: Run[
     with run.train_rl(policy, spec, [task.id for task in tasks]) as trainer:
         for iteration in trainer.iterations():
             rollout = trainer.score(trainer.rollout(trainer.next_starts(tasks)))
-            backup = run_backup(trainer, rollout, networks)
-            networks.update(trainer, rollout, backup)
-            trainer.update(backup.rollout, backup.advantages)
+            with trainer.reference_on_device():
+                backup = run_backup(trainer, rollout, networks)
+                networks.update(trainer, rollout, backup)
+                trainer.update(backup.rollout, backup.advantages)
             if trainer.should_evaluate():
                 run.evaluate(trainer.policy, iteration)
     trained_policy: Policy = trainer.policy

@@ -149,7 +149,9 @@ def estimate_rl_memory(
     has_adapter = kind_of(model) is not None
     named_weights = dict(model.named_parameters())
     clone_bytes = sum(named_weights[name].nbytes for name in trainable(model)) if has_adapter else whole_bytes
-    reference = work.kept_policies * clone_bytes + (whole_bytes - clone_bytes if parallelism.mesh.size > 1 else 0)
+    # An offloaded reference is on the device while it scores, when there are no gradients, which are as large.
+    num_references = work.kept_policies - (work.load.offload in ("reference", "both"))
+    reference = num_references * clone_bytes + (whole_bytes - clone_bytes if parallelism.mesh.size > 1 else 0)
     with torch.device("meta"):
         head_bytes = sum(weight.nbytes for weight in ValueHead(int(model.config.hidden_size)).parameters())
     learners, copies, head = {
@@ -208,11 +210,11 @@ def suggest_rl_plans(
 ) -> list[RLPlan]:
     """Returns plans that fit so many bytes, with the least change of each kind; empty where nothing fits.
 
-    The kinds: none, smaller forwards, recomputation, both (these change no result), then shorter episodes. The first
-    plan is the request where it fits.
+    The kinds: none, smaller forwards, recomputation, both, on a device states and reference in main memory (these
+    change no result), then shorter episodes. The first plan is the request where it fits.
     """
     plans: list[RLPlan] = []
-    for changes, variants in _iterate_changes(parallelism, work):
+    for changes, variants in _iterate_changes(parallelism, work, has_adapter=kind_of(model) is not None):
         for settings, layout, changed_work in variants:
             estimate = estimate_rl_memory(model, layout, optimizer, work=changed_work)
             if estimate.fits(available):
@@ -226,8 +228,14 @@ def suggest_rl_plans(
 _Variant = tuple[str, Parallelism, RLWork]
 
 
-def _iterate_changes(parallelism: Parallelism, work: RLWork) -> Iterator[tuple[str, list[_Variant]]]:
-    """Yields the kinds of changes, each with its variants in the order of how much they change."""
+def _iterate_changes(
+    parallelism: Parallelism, work: RLWork, *, has_adapter: bool
+) -> Iterator[tuple[str, list[_Variant]]]:
+    """Yields the kinds of changes, each with its variants in the order of how much they change.
+
+    Args:
+        has_adapter: whether an adapter is trained, below which the reference shares the policy's weights.
+    """
     yield "as asked", [("", parallelism, work)]
     smaller = [(f"--train.max_tokens_per_forward {tokens}", less) for tokens, less in _iterate_smaller_forwards(work)]
     recomputed, switch = parallelism.model_copy(update={"recompute": True}), "--parallel.recompute true"
@@ -235,6 +243,9 @@ def _iterate_changes(parallelism: Parallelism, work: RLWork) -> Iterator[tuple[s
     if not parallelism.recompute:
         yield "recompute", [(switch, recomputed, work)]
         yield "both", [(f"{settings} {switch}", recomputed, less) for settings, less in smaller]
+    if work.device != "cpu" and work.load.offload is None and parallelism.mesh.size == 1:
+        offloaded = replace(work, load=replace(work.load, offload="optimizer" if has_adapter else "both"))
+        yield "offload", [(f"--train.offload {offloaded.load.offload}", parallelism, offloaded)]
     yield (
         "shorter episodes",
         [

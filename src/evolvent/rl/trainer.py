@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ from evolvent.learn.progress import OptimizerNumbers, check_resumes
 from evolvent.learn.token_sequences import Batch, Row, TokenSequence, collate_packed, flatten, pack_rows
 from evolvent.models.cpu_linear import release_heap
 from evolvent.models.policy import Policy
+from evolvent.models.tuned import kind_of
 from evolvent.rl.advantages import Advantages
 from evolvent.rl.candidates import add_candidates
 from evolvent.rl.diagnostics import (
@@ -57,6 +59,7 @@ __all__ = [
     "TaskSchedule",
     "UpdateStats",
     "build_minibatch",
+    "check_reference_offload",
     "run_epochs",
 ]
 
@@ -292,6 +295,22 @@ def deal_rows(learner: Learner, sequences: Sequence[TokenSequence], selected: Se
     return [row for share in dealt for row in share]
 
 
+def check_reference_offload(*, device_type: str, adapter: str | None) -> list[Problem]:
+    """Returns the reasons why a reference gains nothing from main memory; empty if it does.
+
+    Args:
+        device_type: type of the device that trains, as "cuda".
+        adapter: kind of the adapter that is trained; None: all weights are.
+    """
+    if device_type == "cpu":
+        message = "a reference of a policy on the CPU is in main memory already, so nothing would be gained"
+        return [Problem("train.offload", message, "leave it out, or train on a device: --device cuda")]
+    if adapter is not None:
+        message = "a reference below an adapter shares its weights with the policy, so nothing would be gained"
+        return [Problem("train.offload", message, "set it to 'optimizer', or leave it out")]
+    return []
+
+
 class HasWeights(Protocol):
     """Weights by name: a module, or what a method changes itself."""
 
@@ -349,7 +368,7 @@ class PolicyTrainer:
     """Trains a policy by acting; see the module. Created by `run.train_rl`.
 
     Args:
-        policy: unchanged; a copy is trained.
+        policy: unchanged; a copy is trained. With `offload="reference"` it is moved into main memory.
         spec: objective, critic and settings.
         build_learner: builds a Learner from a policy, an objective and a name, which sets its seed and learning rate.
         play: plays starts with a policy in an iteration.
@@ -419,6 +438,35 @@ class PolicyTrainer:
                 self.track_weights(name, copy.model)
         if spec.on_start is not None:
             spec.on_start(self)
+        self._offloads_reference = self._check_reference_offload()
+        if self._offloads_reference:
+            policy.to("cpu")
+
+    def _check_reference_offload(self) -> bool:
+        """Returns whether the initial policy waits in main memory.
+
+        Raises:
+            ConfigError: nothing would be gained.
+        """
+        if not self.learner.config.offloads_reference:
+            return False
+        if problems := check_reference_offload(
+            device_type=self.learner.device.type, adapter=kind_of(self.initial_policy.model)
+        ):
+            raise ConfigError(problems)
+        return True
+
+    @contextmanager
+    def reference_on_device(self) -> Iterator[None]:
+        """Moves the initial policy to the learner's device inside the block, where it waits in main memory."""
+        if not self._offloads_reference:
+            yield
+            return
+        self.initial_policy.to(self.learner.device)
+        try:
+            yield
+        finally:
+            self.initial_policy.to("cpu")
 
     # ------------------------------------------------------------------ the loop
 
@@ -550,7 +598,8 @@ class PolicyTrainer:
         if final:
             batch = replace(batch, ended=np.where(batch.ended == TRUNCATED, CUT_OFF, batch.ended))
         self._metrics |= measure_episodes(trajectories, report)
-        return score_rollout(self.scoring_config, trajectories, sequences, batch=batch, report=report)
+        with self.reference_on_device() if self.spec.reference else nullcontext():
+            return score_rollout(self.scoring_config, trajectories, sequences, batch=batch, report=report)
 
     @property
     def scoring_config(self) -> ScoringConfig:

@@ -302,7 +302,9 @@ def test_the_nearest_plans_that_fit():
     model, rule, load = build_meta_model(config_of(layers=8)), OptimizerConfig(), Load(8, 64)
     plain = estimate_memory(model, ONE, rule, load=load)
     roomy = suggest_plans(model, ONE, rule, load=load, card=2 * plain.total)
-    assert [plan.changes for plan in roomy] == ["as asked", "shard 2, recompute", "adalomo"]
+    assert [plan.changes for plan in roomy] == ["as asked", "offload", "shard 2, recompute", "adalomo"]
+    assert (roomy[1].estimate.optimizer, roomy[1].load.offload) == (0, "optimizer")
+    assert roomy[1].estimate.total == plain.total - plain.optimizer
     assert roomy[0].estimate == plain
     tight = suggest_plans(model, ONE, rule, load=load, card=plain.total)  # some of a card is not usable
     assert tight[0].changes == "recompute" and tight[0].parallelism.recompute

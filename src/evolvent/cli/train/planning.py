@@ -272,6 +272,7 @@ def _estimate_rl_work(
         micro_batches=ceil(learned / rows),
         dtype=train.dtype,
         packed=is_shared,
+        offload=train.offload,
     )
     critic: Any = values if values != "critic" else practice.critic
     return RLWork(
@@ -393,6 +394,7 @@ def _estimate_load(config: RecipeConfig, model: PreTrainedModel, *, max_sequence
         micro_batches=num_micro_batches,
         dtype=train.dtype,
         packed=packed,
+        offload=train.offload,
     )
 
 

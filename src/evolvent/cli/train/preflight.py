@@ -20,7 +20,7 @@ from evolvent.cli.train.planning import read_model_config
 from evolvent.cli.train.ranks import check_shared_folder
 from evolvent.cli.train.recipes import DistillConfig, RecipeConfig, RecipeInputs
 from evolvent.errors import ConfigError, EvolventError, MissingExtra, Problem
-from evolvent.learn.optim.make import build_optimizer, check_fused
+from evolvent.learn.optim.make import build_optimizer, check_fused, check_offload
 from evolvent.learn.parallel.lay import check_layout
 from evolvent.learn.parallel.stages import min_micro_batches
 from evolvent.models.catalog import locate_model
@@ -214,5 +214,11 @@ def _check_optimizer(config: RecipeConfig) -> None:
     )
     parallel = config.parallel
     problems = check_fused(config.optimizer, min_micro_batches(parallel.schedule, parallel.pp, num_parts), parallel.pp)
+    if train.offloads_reference:
+        message = f"got {train.offload!r}, but a recipe trains with no reference in memory: dpo scores with it before"
+        problems.append(Problem("train.offload", message, "set it to 'optimizer', or leave it out"))
+    elif train.offloads_optimizer:
+        device_type = config.device.partition(":")[0]
+        problems += check_offload(config.optimizer, device_type=device_type, num_ranks=parallel.mesh.size)
     if problems:
         raise ConfigError(problems)

@@ -176,7 +176,7 @@ def make_command(name: str, method: Method | None = None) -> AnyCommand:
         description,
         _make_config_class(name, method),
         resumes=True,
-        free_settings=("device", "parallel."),
+        free_settings=("device", "parallel.", "train.offload"),
         earlier_defaults=EARLIER_DEFAULTS,
     )
 
@@ -270,6 +270,7 @@ def _run_in_worlds(
         "parallel": parallelism,
     }
     own_config = config.model_copy(update=own_share)
+    _check_offload(own_config)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
@@ -324,6 +325,23 @@ def _restricts_actions(config: Any) -> bool:
     return bool(practice and practice.restrict_to_admissible)
 
 
+def _check_offload(config: Any) -> None:
+    """Raises ConfigError where nothing of the training can wait in main memory, or would be gained by it."""
+    from evolvent.learn.optim.make import check_offload
+    from evolvent.rl.trainer import check_reference_offload
+
+    train, device_type = config.train.make_train_config(), config.device.partition(":")[0]
+    problems: list[Problem] = []
+    if train.offloads_optimizer:
+        optimizer = config.train.make_optimizer_config()
+        problems = check_offload(optimizer, device_type=device_type, num_ranks=config.parallel.mesh.size)
+    if train.offloads_reference and not problems:
+        adapter = None if config.adapter.kind == "none" else config.adapter.kind
+        problems = check_reference_offload(device_type=device_type, adapter=adapter)
+    if problems:
+        raise ConfigError(problems)
+
+
 def _check_actions(config: Any, worlds_by_name: Mapping[str, World], method_name: str) -> None:
     """Raises ConfigError where actions are to be listed, and a world lists none."""
     if _is_action_level(config) or _restricts_actions(config):
@@ -342,7 +360,7 @@ def _make_setup(
         folder,
         worlds_by_name,
         record,
-        train=find_train_defaults(facts, CLONE_CONFIG),
+        train=find_train_defaults(facts, CLONE_CONFIG).model_copy(update={"offload": config.train.offload}),
         panel=config.panel.make_panel(),
         slots=config.slots,
         max_tokens=config.max_tokens,
@@ -567,6 +585,7 @@ def _run_recorded(
     from evolvent.cli.train.planning import check_rl_memory
     from evolvent.scale.recorded_backend import recorded_task
 
+    _check_offload(config)
     config = _fill_policy(config, sessions.folder)
     facts = read_model_facts(config.policy, adapter=config.adapter.kind)
     config = fill_model_defaults(config, facts, console, policy=config.policy)

@@ -15,7 +15,7 @@ from evolvent.cli.setup.settings import ModelConfig, WorldsConfig
 from evolvent.config import Config
 from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.engine.servers import ServerDialect
-from evolvent.learn.settings import OptimizerConfig, Parallelism, TrainConfig
+from evolvent.learn.settings import Offload, OptimizerConfig, Parallelism, TrainConfig
 from evolvent.models.adapters import AdapterConfig
 from evolvent.models.defaults import ADAM_EPS
 
@@ -38,6 +38,10 @@ class UpdateConfig(Config):
     adam_eps: float = Field(default=1e-5, gt=0, description="AdamW's epsilon: gradients below it make small steps")
     max_tokens_per_forward: int = Field(default=4096, ge=1, description="most tokens of one forward")
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the forward")
+    offload: Offload | None = Field(
+        default=None,
+        description="what a device leaves in main memory: states of the optimizer, the reference, or both",
+    )
 
     def make_train_config(self) -> TrainConfig:
         """Converts the settings to those of a learner."""
@@ -49,6 +53,7 @@ class UpdateConfig(Config):
             max_grad_norm=self.max_grad_norm,
             batch_tokens=self.max_tokens_per_forward,
             dtype=self.dtype,
+            offload=self.offload,
         )
 
     def make_optimizer_config(self) -> OptimizerConfig:

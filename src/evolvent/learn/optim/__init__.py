@@ -2,7 +2,7 @@
 
 from evolvent.learn.optim.adan import Adan, Lion
 from evolvent.learn.optim.fused import AdaLomo, FusedOptimizer, Lomo
-from evolvent.learn.optim.make import OptimizerConfig, build_optimizer, check_fused
+from evolvent.learn.optim.make import OffloadedOptimizer, OptimizerConfig, build_optimizer, check_fused
 from evolvent.learn.optim.sophia import SophiaG
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "FusedOptimizer",
     "Lion",
     "Lomo",
+    "OffloadedOptimizer",
     "OptimizerConfig",
     "SophiaG",
     "build_optimizer",

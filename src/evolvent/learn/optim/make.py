@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from evolvent.learn.optim.sophia import SophiaG
 from evolvent.learn.settings import OptimizerConfig
 from evolvent.models.pieces import is_dtensor
 
-__all__ = ["OptimizerConfig", "build_optimizer", "check_fused", "is_builtin"]
+__all__ = ["OffloadedOptimizer", "OptimizerConfig", "build_optimizer", "check_fused", "check_offload", "is_builtin"]
 
 _UNSUPPORTED = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
 _OWN_CLASSES = (AdaLomo, Adan, Lion, Lomo, SophiaG)
@@ -44,6 +44,82 @@ def check_fused(config: OptimizerConfig, micro_batches: int, pp: int) -> list[Pr
         hint = "set optimizer.clip to two_pass (a second backward), value or none, or optimizer.fused=false"
         problems.append(Problem("optimizer.clip", message, hint))
     return problems
+
+
+def check_offload(config: OptimizerConfig, *, device_type: str, num_ranks: int = 1) -> list[Problem]:
+    """Returns the reasons why the states of an optimizer cannot be offloaded, with remedies; empty if they can.
+
+    Args:
+        device_type: type of the device that trains, as "cuda".
+        num_ranks: ranks that share the training.
+    """
+    place, problems = "train.offload", []
+    if device_type == "cpu":
+        message = "weights that train on the CPU are in main memory already, so nothing would be gained"
+        problems.append(Problem(place, message, "leave it out, or train on a device: --device cuda"))
+    if num_ranks > 1:
+        message = f"states of the optimizer cannot be offloaded over {num_ranks} ranks"
+        problems.append(Problem(place, message, "leave it out, and share the states: --parallel.shard"))
+    if config.fuses or config.name == "sophiag" or not is_builtin(config.name):
+        message = f"{config.name} cannot step on copies of the weights in main memory"
+        problems.append(Problem(place, message, "leave it out, or use adamw, adan, lion or another built-in optimizer"))
+    return problems
+
+
+class OffloadedOptimizer(Optimizer):
+    """An optimizer whose states are in main memory, while its weights are on a device (ZeRO-Offload, 2101.06840).
+
+    A step copies weights and gradients into main memory, steps there, and copies the weights back: 12 bytes of
+    traffic for a weight of float32. The device holds no states, and main memory holds a copy of the weights, too.
+
+    Args:
+        build: builds the optimizer of named weights, in the order of the given ones.
+        named_weights: the weights on the device.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[list[tuple[str, Tensor]]], Optimizer],
+        named_weights: Iterable[tuple[str, Tensor]],
+    ) -> None:
+        weights = [(name, weight) for name, weight in named_weights if weight.requires_grad]
+        host_weights = [(name, _copy_to_host(weight)) for name, weight in weights]
+        self._host_optimizer = build(host_weights)
+        self._host_weights = {weight: host for (_, weight), (_, host) in zip(weights, host_weights, strict=True)}
+        device_weights = {host: weight for weight, host in self._host_weights.items()}
+        groups = [
+            {**group, "params": [device_weights[host] for host in group["params"]]}
+            for group in self._host_optimizer.param_groups
+        ]
+        super().__init__(groups, dict(self._host_optimizer.defaults))
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is evaluated
+        """Updates every weight that has a gradient."""
+        host_optimizer = self._host_optimizer
+        for group, host_group in zip(self.param_groups, host_optimizer.param_groups, strict=True):
+            host_group.update({name: setting for name, setting in group.items() if name != "params"})
+        for weight, host_weight in self._host_weights.items():
+            if weight not in self.state:
+                host_optimizer.state.pop(host_weight, None)
+            if weight.grad is not None:
+                host_weight.copy_(weight)
+                host_weight.grad = weight.grad.to("cpu")
+        host_optimizer.step()
+        for weight, host_weight in self._host_weights.items():
+            if host_weight.grad is not None:
+                weight.copy_(host_weight)
+                host_weight.grad = None
+            if host_weight in host_optimizer.state:
+                self.state[weight] = host_optimizer.state[host_weight]
+        for group, host_group in zip(self.param_groups, host_optimizer.param_groups, strict=True):
+            group.update({name: setting for name, setting in host_group.items() if name != "params"})
+
+
+def _copy_to_host(weight: Tensor) -> Tensor:
+    """Copies a weight into main memory; pinned, where a CUDA device reads and writes it."""
+    host_weight = torch.empty(weight.shape, dtype=weight.dtype, pin_memory=weight.device.type == "cuda")
+    return host_weight.copy_(weight.detach()).requires_grad_()
 
 
 def build_optimizer(

@@ -20,8 +20,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.optim import OptimizerConfig, build_optimizer
+from evolvent.learn.optim.make import check_offload
 from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.learn.parallel.stages import split_layers
+from evolvent.learn.settings import Offload
 from evolvent.learn.token_sequences import Batch
 from evolvent.models.tuned import virtual_tokens
 
@@ -48,7 +50,7 @@ class Load:
     """The input of a rank: `micro_batches` forwards of `rows` x `tokens` before an update.
 
     `dtype` is the forward's; the head runs at `targets_share` of the tokens; `packed` rows have a mask that
-    separates their documents.
+    separates their documents. `offload` names what waits in main memory (`TrainConfig.offload`).
     """
 
     rows: int
@@ -57,6 +59,7 @@ class Load:
     targets_share: float = 1.0
     dtype: str = "float32"
     packed: bool = False
+    offload: Offload | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ def estimate_memory(
             are
             frozen.
         optimizer: a fused one runs inside backward, which needs a single micro-batch.
+        load: offloaded states are not counted; main memory has them, and a copy of the weights that are trained.
     """
     weights, activation_bytes = (
         list(_iterate_weights(model, parallelism)),
@@ -138,7 +142,8 @@ def estimate_memory(
     for stage in range(parallelism.pp):
         stage_weights = _select_stage_weights(weights, parallelism, stage)
         trained = [weight for weight in stage_weights if weight.trains]
-        state = sum(_state_bytes(weight, state_bytes) for weight in trained)
+        is_offloaded = load.offload in ("optimizer", "both")
+        state = 0 if is_offloaded else sum(_state_bytes(weight, state_bytes) for weight in trained)
         activations, logits = _pending_bytes(
             activation_bytes, stage_weights, parallelism, stage=stage, count=load.micro_batches
         )
@@ -404,7 +409,8 @@ def suggest_plans(
 ) -> list[TrainingPlan]:
     """Returns plans that fit a card of `card` bytes, with the least change of each kind.
 
-    The kinds: none or recomputation, which change no result; more ranks; another optimizer. Arguments are those of
+    The kinds: none or recomputation, which change no result; states in main memory (`--train.offload optimizer`);
+    more ranks; another optimizer. Arguments are those of
     `estimate_memory`; empty where nothing fits.
     """
     recomputed, adalomo_config = parallelism.model_copy(update={"recompute": True}), OptimizerConfig(name="adalomo")
@@ -415,6 +421,9 @@ def suggest_plans(
     wider = [
         (size, recomputed.model_copy(update={"shard": size})) for size in (parallelism.shard << n for n in range(1, 8))
     ]
+    if load.offload is None and not check_offload(optimizer, device_type="cuda", num_ranks=parallelism.mesh.size):
+        kept = replace(load, offload="optimizer")
+        kinds.append([("offload", parallelism, optimizer, kept), ("offload, recompute", recomputed, optimizer, kept)])
     kinds.append([(f"shard {size}, recompute", layout, optimizer, load) for size, layout in wider])
     if load.micro_batches == 1 and not optimizer.fuses:
         kinds.append(
