@@ -20,6 +20,8 @@ from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import Load, build_meta_model, estimate_memory
 from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.methods.ppo import PPOConfig, ppo
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.nf4 import list_nf4_layers
 from evolvent.rl.memory import RLWork, estimate_rl_memory, format_rl_plans, suggest_rl_plans
 from evolvent.rl.trainer import PolicyTrainer, RLConfig
 from evolvent.rollout.episode import Limits
@@ -98,6 +100,23 @@ def test_what_waits_in_main_memory_is_not_counted(model):
     assert "--train.offload both" in [plan.settings for plan in plans]
     plans = suggest_rl_plans(model, ONE, ADAMW, work=WORK, available=int(0.8 * plain.required))
     assert all("offload" not in plan.settings for plan in plans), "a CPU has its weights in main memory"
+
+
+def test_a_base_of_four_bits_is_played_as_floats(model):
+    """Layers have 4.13 bits a weight, less the rounding of blocks to whole groups; the engine's copy has 32."""
+    policy = make_policy([Lookup()], size="xs", seed=0)
+    plain, quantized = (
+        adapt(
+            replace(policy, model=build_meta_model(policy.model.config)),
+            AdapterConfig(kind="lora", base_bits=bits),
+            seed=0,
+        )
+        for bits in (None, 4)
+    )
+    whole, less = (estimate_rl_memory(each.model, ONE, ADAMW, work=WORK) for each in (plain, quantized))
+    frozen = sum(layer.out_features * layer.in_features for layer in list_nf4_layers(quantized.model).values())
+    assert whole.parameters - less.parameters == pytest.approx(frozen * (4 - 4.13 / 8), rel=0.02)
+    assert (less.engine, less.reference, less.gradients) == (whole.engine, whole.reference, whole.gradients)
 
 
 def test_ranks_play_with_whole_weights(model):

@@ -41,6 +41,7 @@ from torch.nn import functional as F
 from evolvent.engine.arena import Arena, Shape
 from evolvent.engine.streams import Plan
 from evolvent.models.cpu_linear import multiply_packed, pack_weight, packs_weights
+from evolvent.models.nf4 import count_weights
 from evolvent.models.tuned import kind_of
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def copied_bytes(model: PreTrainedModel, *, device: str) -> int:
     """
     named_weights = dict(model.named_parameters())
     weight = next(iter(named_weights.values()))
-    itemsize, num_weights = int(weight.element_size()), sum(int(part.numel()) for part in named_weights.values())
+    itemsize, num_weights = int(weight.element_size()), count_weights(model)
     merged = num_weights if kind_of(model) is not None else 0  # changes of an adapter are merged into a copy
     if fused_obstacle(model.config) is None:
         ends = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from evolvent.learn.token_sequences import TokenSequence
+from evolvent.models.nf4 import list_nf4_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,8 +57,9 @@ class Cost:
         ]
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         attention = 6.0 * config.num_hidden_layers * config.num_attention_heads * size
+        frozen = sum(layer.out_features * layer.in_features for layer in list_nf4_layers(model).values())
         return cls(
-            sum(_operations_per_weight(weight) * weight.numel() for weight in products),
+            sum(_operations_per_weight(weight) * weight.numel() for weight in products) + 4.0 * frozen,
             _operations_per_weight(head) * head.numel(),
             attention,
         )

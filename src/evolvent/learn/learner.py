@@ -53,6 +53,7 @@ from evolvent.learn.progress import (
 from evolvent.learn.settings import RL_OPTIMIZER, RL_TRAIN, TrainConfig
 from evolvent.learn.token_sequences import Batch, Row, SequenceSource, TokenSequence
 from evolvent.models.heads import fresh_head
+from evolvent.models.nf4 import list_nf4_layers
 from evolvent.models.pieces import Region
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import base_digest, kind_of
@@ -203,6 +204,8 @@ class Learner:
         check_layout(policy.model.config, self.parallelism, world=ranks.mesh.size, adapter=adapter)
         if ranks.mesh != self.parallelism.mesh:
             raise ConfigError("the ranks have another layout", value=ranks.mesh, expected=self.parallelism.mesh)
+        if ranks.mesh.size > 1 and list_nf4_layers(policy.model):
+            raise ConfigError("weights of 4 bits cannot be shared by ranks", value=ranks.mesh, expected="one process")
         self._base = base_digest(policy.model) if adapter != "none" else None  # while the base is whole
         check_objective(objective, self.parallelism)
         self.layout = resolve_layout(policy.model, config.layout)

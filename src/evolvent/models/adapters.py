@@ -15,7 +15,7 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, boundary, unknown_name_problem
-from evolvent.models.policy import Policy
+from evolvent.models.policy import Policy, quantize_base
 from evolvent.models.tuned import (
     NAME,
     adapter_names,
@@ -40,9 +40,11 @@ __all__ = [
     "adapter_names",
     "adapter_tensors",
     "base_digest",
+    "find_base_problems",
     "kind_of",
     "merge_adapter",
     "plain_model",
+    "quantize_base",
     "save_adapter",
     "trainable",
     "virtual_tokens",
@@ -66,6 +68,9 @@ class AdapterConfig(Config):
         description="lora, dora, ia3: names of linear layers, or all-linear; none: peft's for the architecture",
     )
     tokens: int = Field(default=16, ge=1, description="prefix, prompt: virtual tokens, taken from the context")
+    base_bits: Literal[4] | None = Field(
+        default=None, description="bits of the frozen weights below: 4 (NF4, QLoRA); none: as they are stored"
+    )
     existing: Literal["refuse", "continue", "merge"] = Field(
         default="refuse",
         description="a policy with an adapter: refuse it, train its adapter on, or merge it and add a new one",
@@ -84,22 +89,45 @@ def adapt(policy: Policy, config: AdapterConfig, *, seed: int) -> Policy:
     Raises:
         ConfigError: all mistakes at once, before anything is built. MissingExtra: without peft.
     """
+    if problems := find_base_problems(config):
+        raise ConfigError(problems)
     if config.kind == "none":
         return policy
     if kind_of(policy.model) is not None and config.existing == "merge":
         policy = merge_adapter(policy)
     elif kind_of(policy.model) == config.kind and config.existing == "continue":
         return policy
-    peft, model = import_peft(), policy.model
+    peft = import_peft()
     problems = _find_problems(policy, config)
     if problems:
         raise ConfigError(problems)
+    if config.base_bits is not None:
+        policy = quantize_base(policy)
+    model = policy.model
     with boundary(ConfigError, "the model takes no such adapter", adapter=config.kind, model=model.config.model_type):
         with seeded_silence(seed):
             tuned = peft.get_peft_model(light_copy(model), _peft_config(model, config), adapter_name=NAME)
             if config.kind in ("prefix", "prompt"):
                 _init_virtual_tokens(tuned, policy.tokenizer, count=config.tokens, seed=seed)
     return replace(policy, model=tuned.train(model.training))
+
+
+def find_base_problems(config: AdapterConfig, *, num_ranks: int = 1) -> list[Problem]:
+    """Returns the reasons why a base of 4 bits cannot be trained on, with remedies; empty if it can, or is not asked.
+
+    Args:
+        num_ranks: ranks that share the training.
+    """
+    if config.base_bits is None:
+        return []
+    place = "adapter.base_bits"
+    if config.kind == "none":
+        message = f"got {config.base_bits} without an adapter: weights of 4 bits are frozen"
+        return [Problem(place, message, "set --adapter.kind lora, or leave it out")]
+    if num_ranks > 1:
+        message = f"weights of 4 bits cannot be shared by {num_ranks} ranks"
+        return [Problem(place, message, "train in one process, or leave it out")]
+    return []
 
 
 def merge_adapter(policy: Policy) -> Policy:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evolvent.errors import (
     ConfigError,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from evolvent.models.heads import ValueHead
 
-__all__ = ["BaseFolder", "Policy", "load_policy", "refuse_pickle", "tiny_policy"]
+__all__ = ["BaseFolder", "Policy", "load_policy", "quantize_base", "refuse_pickle", "tiny_policy"]
 
 try:
     _HAS_TORCH = find_spec("torch") is not None
@@ -83,11 +83,13 @@ class BaseFolder:
 
     Attributes:
         dtype: the numbers that the weights were converted to; "auto": they are as stored.
+        bits: of the linear layers that were quantized then; None: none were.
     """
 
     folder: Path
     digest: str
     dtype: DtypeName = "auto"
+    bits: Literal[4] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +149,9 @@ class Policy:
 
     def parameters(self) -> int:
         """Counts the weights of the model, an adapter's among them."""
-        return sum(weight.numel() for weight in self.model.parameters())
+        from evolvent.models.nf4 import count_weights
+
+        return count_weights(self.model)
 
     def next_version(self) -> Policy:
         """Returns the same objects as the next version, after an update of the weights."""
@@ -187,8 +191,10 @@ class Policy:
             save_head(self.value_head, folder)
         (folder / _NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
 
-    def _save_adapter(self, folder: Path) -> dict[str, str]:
+    def _save_adapter(self, folder: Path) -> dict[str, Any]:
         """Writes the adapter, and its base if needed; returns the note of the base."""
+        from evolvent.models.nf4 import dequantize_layers, list_nf4_layers
+
         digest, beside = base_digest(self.model), folder.resolve() / _BASE
         base_folder = self.base.folder.resolve() if self.base is not None and self.base.digest == digest else None
         location = _BASE  # beside the adapter, so that both can be moved together
@@ -198,13 +204,38 @@ class Policy:
             or not (base_folder / "config.json").is_file()
             or (base_folder / FILES[0]).exists()
         ):  # a folder that holds an adapter is no base any more
-            replace(self, model=strip_adapter(self.model), value_head=None, base=None).save(beside)
+            float_model = strip_adapter(self.model)
+            dequantize_layers(float_model)  # they are quantized to the same numbers again
+            replace(self, model=float_model, value_head=None, base=None).save(beside)
         elif base_folder != beside:
             location = str(base_folder)
         save_adapter(self.model, folder, base=location)
-        note = {"folder": location, "digest": digest}
+        note: dict[str, Any] = {"folder": location, "digest": digest}
+        if list_nf4_layers(self.model):
+            note["bits"] = 4
         is_converted = location != _BASE and self.base is not None and self.base.dtype != "auto"
         return {**note, "dtype": self.base.dtype} if is_converted and self.base is not None else note
+
+
+def quantize_base(policy: Policy) -> Policy:
+    """Returns the policy with linear layers of 4 bits (`models.nf4`); embeddings, norms and the head stay floats.
+
+    The given policy stays unchanged. Where its weights are as its folder has them, an adapter on the result is saved
+    with the location of that folder, from which they are quantized again.
+    Raises:
+        ConfigError: a model without linear layers in decoder layers.
+    """
+    from evolvent.models.nf4 import list_nf4_layers, quantize_layers
+
+    if list_nf4_layers(policy.model):
+        return policy
+    model, base = light_copy(policy.model), policy.base
+    if not quantize_layers(model):
+        message = f"a {model.config.model_type} model has no linear layers that could have 4 bits"
+        raise ConfigError([Problem("adapter.base_bits", message, "leave it out")])
+    is_as_stored = base is not None and base.digest == base_digest(policy.model)
+    quantized_base = replace(base, digest=base_digest(model), bits=4) if base is not None and is_as_stored else None
+    return replace(policy, model=model, base=quantized_base)
 
 
 def tiny_policy(vocabulary: Sequence[str], *, size: str = "xs", context: int = 256, seed: int = 0) -> Policy:
@@ -369,6 +400,10 @@ def _load_adapted(
         context=context,
         dtype=base_note.get("dtype", "auto"),
     )
+    if base_note.get("bits") is not None:
+        if base_note["bits"] != 4:
+            raise Incomplete(f"the note of {folder} has an unknown base", value=base_note["bits"], expected="bits: 4")
+        base_policy = quantize_base(base_policy)
     if base_note and base_policy.base is not None and base_note.get("digest") != base_policy.base.digest:
         raise HashMismatch(
             f"the base of the adapter in {folder} has changed: {base_policy.base.folder}",

@@ -166,11 +166,14 @@ def light_copy(model: PreTrainedModel, *, trained_names: Collection[str] = ()) -
     """Copies a model; weights other than `trained_names` share the model's memory and are frozen."""
     from torch import nn
 
-    shared = {
+    from evolvent.models.nf4 import iterate_buffers
+
+    shared: dict[int, Tensor] = {
         id(weight): nn.Parameter(weight.detach(), requires_grad=False)
         for name, weight in model.named_parameters()
         if name not in trained_names
     }
+    shared |= {id(buffer): buffer for _, buffer in iterate_buffers(model)}
     return copy.deepcopy(model, shared)
 
 
@@ -186,6 +189,8 @@ def strip_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 def plain_model(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a model without adapter that computes the same; weights that the adapter leaves alone are shared.
+
+    Weights of 4 bits become floats.
 
     Raises:
         ConfigError: virtual tokens, which no weights can represent.
@@ -207,19 +212,26 @@ def plain_model(model: PreTrainedModel) -> PreTrainedModel:
         if isinstance(module, layer)
         for name, _ in module.named_parameters()
     }
+    from evolvent.models.nf4 import dequantize_layers
+
+    floats = light_copy(model, trained_names=changed)
+    dequantize_layers(floats)
     with seeded_silence(0):
-        return light_copy(model, trained_names=changed).merge_and_unload()
+        return floats.merge_and_unload()
 
 
 def base_digest(model: PreTrainedModel) -> str:
     """Computes a digest of the weights below an adapter, for any dtype: names, shapes and evenly spaced weights of
     each.
 
-    Not of every weight: an update changes nearly all, and reading all of a large model takes longer than loading
-    it.
+    Weights of 4 bits count by their codes and scales. Not of every weight: an update changes nearly all, and reading
+    all of a large model takes longer than loading it.
     """
     digest = hashlib.sha256()
-    for name, weight in sorted(strip_adapter(model).named_parameters()):
+    from evolvent.models.nf4 import iterate_buffers
+
+    base = strip_adapter(model)
+    for name, weight in sorted([*base.named_parameters(), *iterate_buffers(base)]):
         flat = weight.detach().flatten()
         some = flat[:: max(1, -(-len(flat) // _DIGEST_SAMPLES))].float().cpu().numpy().astype("<f4")
         digest.update(f"{name} {tuple(weight.shape)}".encode() + some.tobytes())

@@ -17,6 +17,7 @@ from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import USABLE_RATIO, Load, estimate_memory
 from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.models.heads import ValueHead
+from evolvent.models.nf4 import list_nf4_layers
 from evolvent.models.placement import token_bytes
 from evolvent.models.tuned import kind_of, trainable
 
@@ -143,8 +144,9 @@ def estimate_rl_memory(
         work: what the rank does.
     """
     update = estimate_memory(model, parallelism, optimizer, load=work.load)
-    weights = list(model.parameters())
-    whole_bytes = sum(weight.nbytes for weight in weights)
+    # Players load floats, and an engine plays them: weights of 4 bits are merged with the adapter.
+    frozen_bytes = 4 * sum(layer.out_features * layer.in_features for layer in list_nf4_layers(model).values())
+    whole_bytes = sum(weight.nbytes for weight in model.parameters()) + frozen_bytes
     # A policy below an adapter shares its frozen weights with every clone of it.
     has_adapter = kind_of(model) is not None
     named_weights = dict(model.named_parameters())

@@ -169,7 +169,7 @@ def _run_recipe(parsed: _ParsedArguments, logger: Logger) -> int:
     from evolvent.cli.train.planning import print_plan
     from evolvent.cli.train.preflight import TrainingRequest, check_request
     from evolvent.learn.parallel.ranks import join_ranks
-    from evolvent.models.adapters import adapt
+    from evolvent.models.adapters import adapt, quantize_base
 
     name, recipe_argv, args, card_gib = parsed
     if args is None:
@@ -185,6 +185,8 @@ def _run_recipe(parsed: _ParsedArguments, logger: Logger) -> int:
     command = ["train", name, *recipe_argv, *([] if args.resume or config.output_dir else ["--to", "runs/NAME"])]
     request = TrainingRequest(config, shlex.join(command), args.resume, logger.coordinator.world, logger.rank)
     inputs = check_request(request)
+    if config.adapter.base_bits is not None:  # the reference of dpo is of 4 bits, too, and no floats stay in memory
+        inputs = replace(inputs, policy=quantize_base(inputs.policy))
     tuned_policy = adapt(inputs.policy, config.adapter, seed=config.seed)
     with join_ranks(
         parallel.mesh, device=config.device, timeout=parallel.timeout, coordinator=logger.coordinator

@@ -37,6 +37,7 @@ from evolvent.models.adapters import adapt
 from evolvent.models.dialects import dialect_for
 from evolvent.models.gguf import find_gguf, read_gguf_config
 from evolvent.models.inspection import check_files
+from evolvent.models.nf4 import count_weights
 from evolvent.models.placement import DEFAULT_CONTEXT, available_bytes, find_device, find_memory_limit, reserved_bytes
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import FILES as ADAPTER_FILES
@@ -96,7 +97,7 @@ def print_plan(config: RecipeConfig, console: Console, *, card_gib: float | None
 
 def _describe_plan(model: PreTrainedModel, config: RecipeConfig, load: Load) -> Iterator[str]:
     """Yields lines that describe the plan."""
-    num_weights = sum(weight.numel() for weight in model.parameters())
+    num_weights = count_weights(model)
     num_trainable = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     trainable_text = f", {num_trainable:,} of them trained" if num_trainable < num_weights else ""
     yield (
@@ -182,7 +183,7 @@ def print_rl_plan(
     is_fitting = estimate.fits(available)
     requested = RLPlan(config.parallel, work, estimate)
     rows = format_rl_plans([requested] if is_fitting else [requested, *suggestions], available)
-    num_weights = sum(weight.numel() for weight in model.parameters())
+    num_weights = count_weights(model)
     load = work.load
     console.print(
         f"{num_weights:,} parameters; {optimizer.name}, {load.dtype}, over {config.parallel.mesh}; "

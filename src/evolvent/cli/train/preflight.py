@@ -23,6 +23,7 @@ from evolvent.errors import ConfigError, EvolventError, MissingExtra, Problem
 from evolvent.learn.optim.make import build_optimizer, check_fused, check_offload
 from evolvent.learn.parallel.lay import check_layout
 from evolvent.learn.parallel.stages import min_micro_batches
+from evolvent.models.adapters import find_base_problems
 from evolvent.models.catalog import locate_model
 from evolvent.models.placement import check_working_memory, find_device
 from evolvent.models.policy import Policy
@@ -189,6 +190,8 @@ def _check_teacher(config: DistillConfig) -> None:
 
 def _check_layout(request: TrainingRequest, initial: Policy | None, *, is_located: bool) -> None:
     config = request.config
+    if problems := find_base_problems(config.adapter, num_ranks=max(request.world_size, config.parallel.mesh.size)):
+        raise ConfigError(problems)
     if initial is None and not is_located:
         return  # what is wrong with it is noted already
     model_shape = initial.model.config if initial is not None else read_model_config(config.policy)

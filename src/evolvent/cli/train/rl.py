@@ -60,7 +60,7 @@ from evolvent.methods.poad import POADConfig, poad
 from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
 from evolvent.methods.r3 import R3Config, r3
 from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
-from evolvent.models.adapters import adapt
+from evolvent.models.adapters import adapt, find_base_problems
 from evolvent.models.defaults import ModelFacts
 from evolvent.models.placement import check_working_memory
 from evolvent.models.policy import Policy
@@ -270,7 +270,7 @@ def _run_in_worlds(
         "parallel": parallelism,
     }
     own_config = config.model_copy(update=own_share)
-    _check_offload(own_config)
+    _check_savings(own_config)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
@@ -278,7 +278,9 @@ def _run_in_worlds(
     tasks = _choose_tasks(worlds_by_name, config)
     _check_actions(config, worlds_by_name, name)
     folder = args.resume or (choose_run_folder("rl", config.output_dir) if rank == 0 else config.output_dir)
-    placement = config.placement if world_size == 1 else replace(config.placement, device="cpu")
+    # Weights of 4 bits are made in main memory, and the device never holds the floats.
+    is_loaded_here = world_size > 1 or config.adapter.base_bits is not None
+    placement = replace(config.placement, device="cpu") if is_loaded_here else config.placement
     loaded_policy = resolve_policy(
         config.policy,
         list(worlds_by_name.values()),
@@ -288,6 +290,9 @@ def _run_in_worlds(
     )
     config = fill_history(config, loaded_policy, console)
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+    del loaded_policy  # floats below weights of 4 bits
+    if world_size == 1 and config.adapter.base_bits is not None:
+        initial = initial.to(config.device)
     check_model_layout(initial, parallelism, world_size=world_size, adapter=config.adapter.kind)
     check_working_memory(initial.model, context=initial.context, trains=True)
     is_cloned = bool(tasks[0] or config.random)
@@ -325,14 +330,14 @@ def _restricts_actions(config: Any) -> bool:
     return bool(practice and practice.restrict_to_admissible)
 
 
-def _check_offload(config: Any) -> None:
-    """Raises ConfigError where nothing of the training can wait in main memory, or would be gained by it."""
+def _check_savings(config: Any) -> None:
+    """Raises ConfigError where the training cannot save memory as requested, or would gain nothing by it."""
     from evolvent.learn.optim.make import check_offload
     from evolvent.rl.trainer import check_reference_offload
 
     train, device_type = config.train.make_train_config(), config.device.partition(":")[0]
-    problems: list[Problem] = []
-    if train.offloads_optimizer:
+    problems = find_base_problems(config.adapter, num_ranks=config.parallel.mesh.size)
+    if train.offloads_optimizer and not problems:
         optimizer = config.train.make_optimizer_config()
         problems = check_offload(optimizer, device_type=device_type, num_ranks=config.parallel.mesh.size)
     if train.offloads_reference and not problems:
@@ -585,7 +590,7 @@ def _run_recorded(
     from evolvent.cli.train.planning import check_rl_memory
     from evolvent.scale.recorded_backend import recorded_task
 
-    _check_offload(config)
+    _check_savings(config)
     config = _fill_policy(config, sessions.folder)
     facts = read_model_facts(config.policy, adapter=config.adapter.kind)
     config = fill_model_defaults(config, facts, console, policy=config.policy)
@@ -596,6 +601,7 @@ def _run_recorded(
     folder = resume or choose_run_folder("rl", config.output_dir)
     practice: RLConfig = config.rl.practice
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+    del loaded_policy
     check_rl_memory(config, practice, initial, values=method.values, is_cloned=False, plays=False)
     setup = RunSetup(
         folder,

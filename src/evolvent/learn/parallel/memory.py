@@ -25,6 +25,7 @@ from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.learn.parallel.stages import split_layers
 from evolvent.learn.settings import Offload
 from evolvent.learn.token_sequences import Batch
+from evolvent.models.nf4 import iterate_buffers, list_nf4_layers
 from evolvent.models.tuned import virtual_tokens
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 _BEFORE_LAYERS, _AFTER_LAYERS = -1, 1_000_000  # the places before and behind the numbered layers
+_DEQUANTIZED_BYTES = 16  # a weight of 4 bits while its layer computes: indices, levels, products, the weight
 USABLE_RATIO = 0.93  # of a card; its context, libraries and what allocation splinters take the rest
 
 
@@ -68,7 +70,7 @@ class MemoryEstimate:
 
     Attributes:
         gradients: all; of a fused optimizer the largest alone.
-        copies: tensors that FSDP gathers and sums, or that autocast rounds.
+        copies: tensors that FSDP gathers and sums, or that autocast rounds; of a layer of 4 bits, its floats.
         activations: tensors that layers keep for backward.
         logits: memory of head and loss.
         total: at the peak; less than the sum, because activations are freed while gradients appear. The temporary
@@ -138,6 +140,9 @@ def estimate_memory(
         optimizer, next((weight.dtype for weight in model.parameters() if weight.requires_grad), torch.float32)
     )
     fused = optimizer.fuses and load.micro_batches == 1
+    # One layer at a time: its weights, and the product of levels and scales that they are made from.
+    sizes = (layer.out_features * layer.in_features for layer in list_nf4_layers(model).values())
+    dequantized_bytes = _DEQUANTIZED_BYTES * max(sizes, default=0)
     ranks = []
     for stage in range(parallelism.pp):
         stage_weights = _select_stage_weights(weights, parallelism, stage)
@@ -164,7 +169,7 @@ def estimate_memory(
         fixed = [
             sum(weight.local_bytes for weight in stage_weights),
             state,
-            _copy_bytes(stage_weights, parallelism, is_low_precision=load.dtype != "float32"),
+            _copy_bytes(stage_weights, parallelism, is_low_precision=load.dtype != "float32") + dequantized_bytes,
         ]
         total = sum(fixed) + max(backward_start, gradients + tied)
         ranks.append(MemoryEstimate(fixed[0], gradients, state, fixed[2], activations, logits, total, stage))
@@ -198,6 +203,10 @@ def _iterate_weights(model: PreTrainedModel, parallelism: Parallelism) -> Iterat
         )
         local = (ceil(shape[0] / parallelism.shard), *shape[1:])
         yield _Weight(layer, shape, local, weight.element_size(), weight.requires_grad, ends[0] is ends[1] is weight)
+    for name, buffer in iterate_buffers(model):
+        number = re.search(r"\blayers\.(\d+)\.", name)
+        layer = int(number[1]) if number else _BEFORE_LAYERS
+        yield _Weight(layer, tuple(buffer.shape), tuple(buffer.shape), buffer.element_size(), False, False)
 
 
 def _select_stage_weights(weights: Sequence[_Weight], parallelism: Parallelism, stage: int) -> list[_Weight]:
