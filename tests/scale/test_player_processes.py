@@ -31,6 +31,7 @@ from evolvent.scale.ray_cluster import Placement, parse_cluster
 from evolvent.scale.ray_players import PlayerPool, WorldFactory, open_players
 from evolvent.scale.ray_versions import read_versions
 from evolvent.scale.ray_wire import build_message
+from evolvent.store.lock import WriterLock
 from evolvent.trajectory import Start
 from tests.learn.byte_policy import byte_policy
 from tests.scale.ray_worlds import made
@@ -235,6 +236,29 @@ with open_processes() as host:
     print(player._process._process.pid, content.path, flush=True)
     time.sleep(600)
 """
+
+
+def test_weights_of_callers_that_were_killed_are_deleted_by_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("evolvent.scale.player_processes.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folders = {name: tmp_path / f"evolvent-players-{name}" for name in ("killed", "alive", "new", "unlocked")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        (folder / "0").write_bytes(b"weights")
+        if name != "unlocked":
+            WriterLock(folder / "caller.lock").release()
+        if name != "new":
+            os.utime(folder, (0, 0))
+    (tmp_path / "evolvent-players-link").symlink_to(folders["unlocked"], target_is_directory=True)
+    lock = WriterLock(folders["alive"] / "caller.lock")
+    os.utime(folders["alive"], (0, 0))
+    try:
+        with open_processes():
+            kept = {path.name.removeprefix("evolvent-players-") for path in tmp_path.iterdir()}
+    finally:
+        lock.release()
+    assert {"alive", "new", "unlocked", "link"} < kept and "killed" not in kept and len(kept) == 5
+    assert len(list(tmp_path.iterdir())) == 4, "its own folder is deleted in order"
 
 
 def test_a_player_ends_with_its_caller_and_deletes_the_weights_of_a_killed_one():

@@ -7,6 +7,7 @@
 Nothing is pickled: a call is a JSON header and bytes. While a player works on a call it sends heartbeats from
 another thread. A process that sends none for `SILENT_S` seconds, as one that is stopped, is killed and
 counts as lost. A player ends with its caller, even where that is killed, and then deletes the files of weights.
+Those of a caller that was killed together with its players are deleted where the next one begins.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import select
 import shutil
+import stat
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +25,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from threading import Event, Lock, Thread
 
 import numpy as np
@@ -33,6 +35,7 @@ from evolvent.deadline import Deadline
 from evolvent.errors import EngineError, EvolventError, boundary
 from evolvent.files import write_atomic
 from evolvent.scale.ray_player import Player
+from evolvent.store.lock import WriterLock, is_free
 from evolvent.workers import CallerPipe, PipedProcess, pack_message
 
 __all__ = ["ProcessHost", "open_processes", "serve_player"]
@@ -41,6 +44,8 @@ _PROGRAM = "import sys; from evolvent.scale.player_processes import serve_player
 SILENT_S = 120.0
 """Seconds without a heartbeat after which a player that works on a call is lost."""
 _START_S = 300.0  # how long a process may take to import evolvent, before it can send heartbeats
+_FOLDER_PREFIX, _LOCK_NAME = "evolvent-players-", "caller.lock"
+_NEW_FOLDER_S = 60.0
 _MAX_ANSWER_BYTES = 2**32 - 1  # as many as the length of a message can say
 
 
@@ -170,6 +175,20 @@ class ProcessHost:
             self.end(player)
 
 
+def _sweep_stale_folders(parent: Path) -> None:
+    """Deletes the weights of this user's callers that were killed together with all of their players.
+
+    A caller holds a lock in its folder for as long as it lives. A new folder is left alone: it may not be locked yet.
+    """
+    for folder in parent.glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError, EvolventError):  # another process sweeps, too
+            status = folder.lstat()
+            is_old = time.time() - status.st_mtime > _NEW_FOLDER_S
+            is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if is_own and is_old and (folder / _LOCK_NAME).is_file() and is_free(folder / _LOCK_NAME):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextmanager
 def open_processes(*, silent_s: float = SILENT_S) -> Iterator[ProcessHost]:
     """Yields a host of players on this machine, and ends its players after the block.
@@ -178,7 +197,9 @@ def open_processes(*, silent_s: float = SILENT_S) -> Iterator[ProcessHost]:
         silent_s: Seconds without a heartbeat after which a player that works on a call is lost.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="evolvent-players-")))
+        _sweep_stale_folders(Path(gettempdir()))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix=_FOLDER_PREFIX)))
+        stack.callback(WriterLock(folder / _LOCK_NAME).release)
         host = ProcessHost(folder, silent_s=silent_s)
         stack.callback(host.close)
         yield host
