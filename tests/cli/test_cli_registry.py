@@ -144,6 +144,8 @@ def test_a_policy_by_size_and_from_a_run(tmp_path):
         "preference",
         "preference:32",
         "backoffice",
+        "science",
+        "science:easy",
         "shop",
         "shop:1",
         "site",

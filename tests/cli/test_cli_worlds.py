@@ -25,8 +25,8 @@ def test_list(capsys):
         "academia agentgym alfworld arithmetic babyai backoffice bfcl code countdown crafting datasci deduction "
         "entailment functions graded gridworld gymnasium "
         "household http https kitchen lookup maths maze microwave minigrid movie openenv plume preference problems "
-        "prompts reading reasoning rules sciworld searchqa sheet shop site sql textarena textcraft textworld todo "
-        "verifiers weather webreplay wordle workshop"
+        "prompts reading reasoning rules science sciworld searchqa sheet shop site sql textarena textcraft textworld "
+        "todo verifiers weather webreplay wordle workshop"
     )
     assert names == ["world", *embedded.split()]
     assert "hidden database" in " ".join(shown.split())

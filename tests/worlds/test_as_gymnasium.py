@@ -19,6 +19,7 @@ OTHER_WORLDS = (
     "arithmetic",
     "plume",
     "microwave",
+    "science",
     "shop",
     "site",
     "gymnasium:Taxi-v4",

@@ -33,6 +33,7 @@ from evolvent.worlds.reasoning.entailment import Entailment
 from evolvent.worlds.reasoning.problems import Problems
 from evolvent.worlds.reasoning.reading import Reading
 from evolvent.worlds.reasoning.rules import Rules
+from evolvent.worlds.science.world import Science
 from evolvent.worlds.searchqa.world import SearchQA
 from evolvent.worlds.shop.world import Shop
 from evolvent.worlds.site.world import Site
@@ -78,6 +79,7 @@ WORLDS = {
     "preference": lambda: Preference(),
     "functions": lambda: Functions(),
     "backoffice": lambda: Backoffice(),
+    "science": lambda: Science(),
     "shop": lambda: Shop(),
     "site": lambda: Site(),
 }

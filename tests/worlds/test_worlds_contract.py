@@ -24,6 +24,7 @@ from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.microwave import Microwave
 from evolvent.worlds.panel import Sizes
+from evolvent.worlds.science.world import Science
 from evolvent.worlds.searchqa.world import SearchQA
 from evolvent.worlds.shop.world import Shop
 from evolvent.worlds.site.world import Site
@@ -61,6 +62,8 @@ WORLDS = {
     "household 0.3": HouseholdWorld("0.3", size="alfworld", sizes=SMALL),
     "searchqa": SearchQA(sizes=SMALL),
     "searchqa until right": SearchQA(text="searchqa", until_right=True, sizes=SMALL),
+    "science": Science(sizes=SMALL),
+    "science easy": Science("easy", sizes=SMALL),
     "shop": Shop(sizes=SMALL),
     "site": Site(sizes=SMALL),
     "sql": SqlWorld(sizes=SMALL),
@@ -85,6 +88,7 @@ PENAL = {
     "wordle": Wordle(FEW_WORDS, sizes=SMALL, penalty=-0.05),
     "household": HouseholdWorld(sizes=SMALL, penalty=-0.05),
     "searchqa": SearchQA(sizes=SMALL, penalty=-0.05),
+    "science": Science(sizes=SMALL, penalty=-0.05),
     "sql": SqlWorld(sizes=SMALL, penalty=-0.05),
     "weather": Weather(sizes=SMALL, penalty=-0.05),
     "sheet": Sheet(sizes=SMALL, penalty=-0.05),

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from evolvent.worlds.reasoning.problems import Problems as Problems
     from evolvent.worlds.reasoning.reading import Reading as Reading
     from evolvent.worlds.reasoning.rules import Rules as Rules
+    from evolvent.worlds.science.world import Science as Science
     from evolvent.worlds.searchqa.world import SearchQA as SearchQA
     from evolvent.worlds.shop.world import Shop as Shop
     from evolvent.worlds.site.world import Site as Site
@@ -105,6 +106,7 @@ __getattr__, __dir__, __all__ = lazy_namespace(
         "reasoning.problems": ("Problems",),
         "reasoning.reading": ("Reading",),
         "reasoning.rules": ("Rules",),
+        "science.world": ("Science",),
         "searchqa.world": ("SearchQA",),
         "shop.world": ("Shop",),
         "site.world": ("Site",),

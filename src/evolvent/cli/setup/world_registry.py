@@ -188,6 +188,12 @@ def _make_searchqa(option: str) -> World:
     return SearchQA.from_folder(option) if option else SearchQA()
 
 
+def _make_science(option: str) -> World:
+    from evolvent.worlds.science.world import Science
+
+    return Science(option)
+
+
 def _make_shop(option: str) -> World:
     from evolvent.worlds.shop.world import Shop
 
@@ -481,6 +487,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
         "one question of reasoning-gym",
     ),
     "searchqa": (_make_searchqa, "folder", "answer by searching documents, invented ones or searchqa:FOLDER"),
+    "science": (_make_science, "form", "experiments in ScienceWorld's actions, without Java; science:easy"),
     "sciworld": (_extra_world("sciworld", "SciWorld"), "tasks", "ScienceWorld, which needs Java; sciworld:all"),
     "sheet": (_tool_world("sheet"), "form", "tools that edit a table"),
     "shop": (_make_shop, "seed", "buy what is asked for in a shop like WebShop's; shop:SEED has other products"),

@@ -266,6 +266,7 @@ _DIALECT_BY_WORLD: Mapping[str, str] = {
     "bird": "sqlgym",
     "scienceworld": "sciworld",
     "sciworld": "sciworld",
+    "science": "sciworld",
     "weather": "weather",
     "movie": "movie",
     "academia": "academia",
