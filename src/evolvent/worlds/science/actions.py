@@ -267,7 +267,7 @@ def _do_plain(lab: Lab, verb: str, task_text: str) -> str:
 def _set_door(lab: Lab, room: int, is_open: bool) -> str:
     door = min(lab.room, room), max(lab.room, room)
     if door not in lab.doors:
-        raise _refuse("There is no such door here.")
+        raise _refuse("No door of this room leads there.")
     state = "open" if is_open else "closed"
     if lab.doors[door] == is_open:
         raise _refuse(f"The door is already {state}.")
@@ -294,7 +294,7 @@ def _enter(lab: Lab, room: int) -> str:
 
 def _teleport(lab: Lab, room: int) -> str:
     if room == lab.room:
-        raise _refuse("You are already there.")
+        raise _refuse("You are already in that room.")
     return _enter(lab, room)
 
 
@@ -374,7 +374,7 @@ def _move(lab: Lab, thing: Thing, target: Thing) -> str:
     _check_portable(lab, thing)
     _check_target(lab, thing, target)
     if thing.parent == target.number:
-        raise _refuse(f"The {thing.label} is already there.")
+        raise _refuse(f"The {thing.label} is already in that place.")
     if target.number == 0 and thing.temperature is not None and thing.phase == 1:
         raise _refuse(f"The {thing.label} is liquid; use a vessel.")
     if target.type.role == "plane" and thing.type.role != "block":
@@ -667,11 +667,11 @@ def list_reply_texts() -> tuple[str, ...]:
         *(joint for joints in _JOINTS.values() for joint in joints),
         *_TERMINAL_NUMBERS,
         _UNKNOWN_ACTION,
-        "You do not see these things here. You do not know that place. There is no such door here.",
+        "You do not see these things here. You do not know that place. No door of this room leads there.",
         "The door is already open. closed. is now. No door leads there from here. You go to the. outside. are there",
         "Nothing can be in the. In On you see: you see nothing. has no lid or door. has no switch. is broken. on. off.",
         "cannot be moved. cannot be held. You already carry the. is liquid; use a vessel. You take the. put down",
-        "You do not carry. Nothing can be put into the. A thing cannot hold itself. is already there. does not stay",
+        "You do not carry. Nothing can be put into the. A thing cannot hold itself. is already in that place. does not stay",
         "You move the to the. cannot be poured. You need a vessel for that. is empty. You pour what is in the into",
         "does not hold liquids. No liquid is in the. You fill the with. is not a tool. The thermometer cannot measure",
         "reads degrees celsius. does not catch fire. The fire already burns. The wood catches fire. You cannot dig in",

@@ -29,7 +29,8 @@ __all__ = [
     "substance_type",
 ]
 
-AIR_TEMPERATURE, WATER_TEMPERATURE = 20.0, 15.0
+AIR_TEMPERATURE = 20.0
+WATER_TEMPERATURE = 15.0
 COLORS = (
     "red",
     "orange",

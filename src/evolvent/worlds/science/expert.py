@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from evolvent.worlds.science.catalogue import PAINT_MIXES
+from evolvent.errors import WorldError
+from evolvent.worlds.science.catalogue import PAINT_MIXES, Substance
 from evolvent.worlds.science.describe import index_phrases, name_terminal, refer
 from evolvent.worlds.science.episode import play_action
 from evolvent.worlds.science.families import Part
@@ -69,6 +70,13 @@ class _Worker:
     def thing(self, number: int) -> Thing:
         """Returns a thing."""
         return self.lab.things[number]
+
+    def get_substance(self, number: int) -> Substance:
+        """Returns the substance that a thing consists of."""
+        substance = self.lab.things[number].type.substance
+        if substance is None:
+            raise WorldError("the expert looks for a substance", value=self.lab.things[number].label)
+        return substance
 
     def find(self, room: str, name: str) -> int:
         """Returns the number of a fixture in a room."""
@@ -149,8 +157,7 @@ def _heat(worker: _Worker, things: Numbers, wanted: float, phase: int, watch: Ca
 
 
 def _plan_heating(worker: _Worker, part: Part, things: Numbers) -> None:
-    substance = worker.thing(things["target"]).type.substance
-    assert substance is not None
+    substance = worker.get_substance(things["target"])
     worker.go(part.room)
     worker.act_on("focus on {}", things["target"])
     phase = 2 if part.family == "boil" else 1
@@ -159,8 +166,7 @@ def _plan_heating(worker: _Worker, part: Part, things: Numbers) -> None:
 
 def _plan_freezing(worker: _Worker, part: Part, things: Numbers) -> None:
     target = things["target"]
-    substance = worker.thing(target).type.substance
-    assert substance is not None
+    substance = worker.get_substance(target)
     worker.go(part.room)
     worker.act_on("focus on {}", target)
     worker.take(things["vessel"])
@@ -204,8 +210,7 @@ def _would_finish(worker: _Worker, target: int, box: int) -> bool:
 
 def _plan_measurement(worker: _Worker, part: Part, things: Numbers) -> None:
     target = things["target"]
-    substance = worker.thing(target).type.substance
-    assert substance is not None
+    substance = worker.get_substance(target)
     _fetch_thermometer(worker, things["thermometer"])
     worker.go(part.room)
     worker.act_on("focus on {}", target)

@@ -354,7 +354,8 @@ class Lab:
                 self._set_phase(thing, phase)
 
     def _set_phase(self, thing: Thing, phase: int) -> None:
-        assert thing.type.substance is not None
+        if thing.type.substance is None:
+            return
         thing.phase, thing.label = phase, thing.type.substance.phase_names[phase]
         self.version += 1
         if phase == 2 and thing.parent >= 0:
