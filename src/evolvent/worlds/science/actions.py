@@ -111,7 +111,7 @@ def parse(lab: Lab, text: str) -> list[Command]:
     finder = _Finder(lab)
     joints = _JOINTS.get(verb)
     if joints is None:
-        return [Command(verb, thing.number) for thing in finder.find_all(phrase)]
+        return [Command(verb, entity.number) for entity in finder.find_all(phrase)]
     commands: dict[Command, None] = {}
     for joint in joints:
         start = phrase.find(joint)
@@ -131,9 +131,9 @@ def parse(lab: Lab, text: str) -> list[Command]:
 
 def _find_room(lab: Lab, phrase: str) -> int:
     name = phrase.removeprefix("the ").removeprefix("door to ").removeprefix("the ").removesuffix(" door")
-    for thing in lab.things:
-        if thing.type.role == "room" and thing.label == name:
-            return thing.number
+    for entity in lab.things:
+        if entity.type.role == "room" and entity.label == name:
+            return entity.number
     raise _refuse("You do not know that place.")
 
 
@@ -147,12 +147,12 @@ def _match_terminals(finder: _Finder, first: str, second: str) -> list[Command]:
             name = f"{match['head']} in {match['tail']}"
         terminal = -1 if match is None else _TERMINAL_NUMBERS[match["terminal"]]
         is_polar = match is not None and match["terminal"] in ("anode", "cathode")
-        things = finder.find(name)
-        ends.append([(t, terminal) for t in things if match is None or t.type.is_polarized == is_polar])
+        entities = finder.find(name)
+        ends.append([(t, terminal) for t in entities if match is None or t.type.is_polarized == is_polar])
     return [
-        Command("connect", thing.number, other.number, terminal, other_terminal)
-        for thing, terminal in ends[0]
-        for other, other_terminal in ends[1]
+        Command("connect", entity.number, partner.number, terminal, other_terminal)
+        for entity, terminal in ends[0]
+        for partner, other_terminal in ends[1]
     ]
 
 
@@ -166,18 +166,18 @@ class _Finder:
 
     def find_all(self, phrase: str) -> list[Thing]:
         """Returns the things that a phrase fits; raises ImpossibleAction if there are none."""
-        things = self.find(phrase)
-        if not things:
+        entities = self.find(phrase)
+        if not entities:
             raise _refuse("You do not see that here.")
-        return things
+        return entities
 
     def find_places(self, phrase: str) -> list[Thing]:
         """Returns the places that a phrase fits: things, the room and the inventory."""
         name = _strip_article(phrase)
-        room = self._lab.things[self._lab.room]
+        location = self._lab.things[self._lab.room]
         if name == "inventory":
             return [self._lab.things[0]]
-        return [room] if name in (room.label, "floor") else self.find(phrase)
+        return [location] if name in (location.label, "floor") else self.find(phrase)
 
     def find(self, phrase: str) -> list[Thing]:
         """Returns the things that a phrase fits."""
@@ -185,16 +185,20 @@ class _Finder:
         if name in self._index:
             return self._index[name]
         if name.startswith("empty "):
-            return [thing for thing in self.find(name[6:]) if thing.type.holds and not thing.contents]
+            return [entity for entity in self.find(name[6:]) if entity.type.holds and not entity.contents]
         for joint in (" in ", " on "):
             head, _, tail = name.partition(joint)
             if tail and head in self._index:
-                places = [thing.number for thing in self.find_places(tail)]
-                return [t for t in self._index[head] if any(self._lab.is_within(t, place) for place in places)]
+                places = [entity.number for entity in self.find_places(tail)]
+                return [
+                    t
+                    for t in self._index[head]
+                    if any(self._lab.is_within(t, target_number) for target_number in places)
+                ]
         head, _, tail = name.partition(" containing ")
         if tail and head in self._index:
-            contents = {thing.parent for thing in self.find(tail)}
-            return [thing for thing in self._index[head] if thing.number in contents]
+            contents = {entity.parent for entity in self.find(tail)}
+            return [entity for entity in self._index[head] if entity.number in contents]
         return []
 
 
@@ -214,20 +218,20 @@ def _render_command(lab: Lab, command: Command) -> str:
     phrases = []
     for number, terminal in ends:
         if number >= 0:
-            thing = lab.things[number]
-            name = thing.label if terminal < 0 else f"{thing.label} {name_terminal(thing, terminal)}"
-            phrases.append(f"{name} ({_render_place(lab, thing)})")
+            entity = lab.things[number]
+            name = entity.label if terminal < 0 else f"{entity.label} {name_terminal(entity, terminal)}"
+            phrases.append(f"{name} ({_render_place(lab, entity)})")
     verb = "focus on" if command.verb == "focus" else command.verb
     return f"{verb} {_JOINTS.get(command.verb, ('',))[0].join(phrases)}"
 
 
-def _render_place(lab: Lab, thing: Thing) -> str:
-    if thing.parent < 0:
+def _render_place(lab: Lab, entity: Thing) -> str:
+    if entity.parent < 0:
         return "here"
-    parent = lab.things[thing.parent]
+    parent = lab.things[entity.parent]
     text = f"{parent.type.holds or 'in'} {parent.label}"
-    if thing.contents and thing.is_open:
-        text += ", with " + ", ".join(lab.things[number].label for number in thing.contents)
+    if entity.contents and entity.is_open:
+        text += ", with " + ", ".join(lab.things[number].label for number in entity.contents)
     return text
 
 
@@ -235,7 +239,7 @@ def _render_place(lab: Lab, thing: Thing) -> str:
 
 
 def execute(lab: Lab, command: Command, task_text: str) -> str:
-    """Does a command and returns the answer; time does not advance, except while waiting.
+    """Runs a command and returns the answer; time does not advance, except while waiting.
 
     Raises:
         ImpossibleAction: it cannot be done, and nothing has changed.
@@ -264,8 +268,8 @@ def _do_plain(lab: Lab, verb: str, task_text: str) -> str:
     return f"You wait for {_LONG_WAIT} ticks." if verb == "wait" else "You wait for a tick."
 
 
-def _set_door(lab: Lab, room: int, is_open: bool) -> str:
-    door = min(lab.room, room), max(lab.room, room)
+def _set_door(lab: Lab, location: int, is_open: bool) -> str:
+    door = min(lab.room, location), max(lab.room, location)
     if door not in lab.doors:
         raise _refuse("No door of this room leads there.")
     state = "open" if is_open else "closed"
@@ -276,112 +280,112 @@ def _set_door(lab: Lab, room: int, is_open: bool) -> str:
     return f"The door is now {state}."
 
 
-def _go(lab: Lab, room: int) -> str:
-    door = min(lab.room, room), max(lab.room, room)
+def _go(lab: Lab, location: int) -> str:
+    door = min(lab.room, location), max(lab.room, location)
     if door not in lab.doors:
         raise _refuse("No door leads there from here.")
     if not lab.doors[door]:
         raise _refuse("The door is closed.")
-    return _enter(lab, room)
+    return _enter(lab, location)
 
 
-def _enter(lab: Lab, room: int) -> str:
-    lab.room = room
+def _enter(lab: Lab, location: int) -> str:
+    lab.room = location
     lab.version += 1
-    name = lab.things[room].label
+    name = lab.things[location].label
     return f"You go {'outside' if name == 'outside' else f'to the {name}'}."
 
 
-def _teleport(lab: Lab, room: int) -> str:
-    if room == lab.room:
+def _teleport(lab: Lab, location: int) -> str:
+    if location == lab.room:
         raise _refuse("You are already in that room.")
-    return _enter(lab, room)
+    return _enter(lab, location)
 
 
-def _look_in(lab: Lab, thing: Thing) -> str:
-    if not thing.type.holds:
-        raise _refuse(f"Nothing can be in the {thing.label}.")
-    if not thing.is_open:
-        raise _refuse(f"The {thing.label} is closed.")
-    lines = ["\t" + describe(lab, lab.things[number]) for number in thing.contents]
-    place = f"{thing.type.holds.capitalize()} the {thing.label}"
-    return "\n".join([f"{place} you see:", *lines]) if lines else f"{place} you see nothing."
+def _look_in(lab: Lab, entity: Thing) -> str:
+    if not entity.type.holds:
+        raise _refuse(f"Nothing can be in the {entity.label}.")
+    if not entity.is_open:
+        raise _refuse(f"The {entity.label} is closed.")
+    lines = ["\t" + describe(lab, lab.things[number]) for number in entity.contents]
+    target_number = f"{entity.type.holds.capitalize()} the {entity.label}"
+    return "\n".join([f"{target_number} you see:", *lines]) if lines else f"{target_number} you see nothing."
 
 
-def _set_lid(lab: Lab, thing: Thing, is_open: bool) -> str:
-    if not thing.type.is_lidded:
-        raise _refuse(f"The {thing.label} has no lid or door.")
+def _set_lid(lab: Lab, entity: Thing, is_open: bool) -> str:
+    if not entity.type.is_lidded:
+        raise _refuse(f"The {entity.label} has no lid or door.")
     state = "open" if is_open else "closed"
-    if thing.is_open == is_open:
-        raise _refuse(f"The {thing.label} is already {state}.")
-    thing.is_open = is_open
+    if entity.is_open == is_open:
+        raise _refuse(f"The {entity.label} is already {state}.")
+    entity.is_open = is_open
     lab.version += 1
-    return f"The {thing.label} is now {state}."
+    return f"The {entity.label} is now {state}."
 
 
-def _switch(lab: Lab, thing: Thing, is_on: bool) -> str:
-    if not thing.type.is_switchable:
-        raise _refuse(f"The {thing.label} has no switch.")
-    if thing.is_on == is_on:
-        raise _refuse(f"The {thing.label} is already {'on' if is_on else 'off'}.")
-    if thing.is_broken:
-        return f"The {thing.label} is broken."
-    thing.is_on = is_on
-    if thing.type.role == "stopwatch" and is_on:
-        thing.timer = 0
-    if thing.type.role == "sink" and not is_on:
-        water = lab.holds(thing, "water")
+def _switch(lab: Lab, entity: Thing, is_on: bool) -> str:
+    if not entity.type.is_switchable:
+        raise _refuse(f"The {entity.label} has no switch.")
+    if entity.is_on == is_on:
+        raise _refuse(f"The {entity.label} is already {'on' if is_on else 'off'}.")
+    if entity.is_broken:
+        return f"The {entity.label} is broken."
+    entity.is_on = is_on
+    if entity.type.role == "stopwatch" and is_on:
+        entity.timer = 0
+    if entity.type.role == "sink" and not is_on:
+        water = lab.holds(entity, "water")
         if water is not None:
             lab.remove(water)
     lab.version += 1
-    return f"The {thing.label} is now {'on' if is_on else 'off'}."
+    return f"The {entity.label} is now {'on' if is_on else 'off'}."
 
 
-def _check_portable(lab: Lab, thing: Thing) -> None:
-    if not thing.type.is_portable:
-        raise _refuse(f"The {thing.label} cannot be moved.")
-    if thing.temperature is not None and thing.phase == 2:
-        raise _refuse(f"The {thing.label} cannot be held.")
+def _check_portable(lab: Lab, entity: Thing) -> None:
+    if not entity.type.is_portable:
+        raise _refuse(f"The {entity.label} cannot be moved.")
+    if entity.temperature is not None and entity.phase == 2:
+        raise _refuse(f"The {entity.label} cannot be held.")
 
 
-def _pick_up(lab: Lab, thing: Thing) -> str:
-    _check_portable(lab, thing)
-    if thing.parent == 0:
-        raise _refuse(f"You already carry the {thing.label}.")
-    if thing.temperature is not None and thing.phase == 1:
-        raise _refuse(f"The {thing.label} is liquid; use a vessel.")
-    lab.move(thing, 0)
-    return f"You take the {thing.label}."
+def _pick_up(lab: Lab, entity: Thing) -> str:
+    _check_portable(lab, entity)
+    if entity.parent == 0:
+        raise _refuse(f"You already carry the {entity.label}.")
+    if entity.temperature is not None and entity.phase == 1:
+        raise _refuse(f"The {entity.label} is liquid; use a vessel.")
+    lab.move(entity, 0)
+    return f"You take the {entity.label}."
 
 
-def _put_down(lab: Lab, thing: Thing) -> str:
-    if thing.parent != 0:
-        raise _refuse(f"You do not carry the {thing.label}.")
-    lab.move(thing, lab.room)
-    return f"You put down the {thing.label}."
+def _put_down(lab: Lab, entity: Thing) -> str:
+    if entity.parent != 0:
+        raise _refuse(f"You do not carry the {entity.label}.")
+    lab.move(entity, lab.room)
+    return f"You put down the {entity.label}."
 
 
-def _check_target(lab: Lab, thing: Thing, target: Thing) -> None:
+def _check_target(lab: Lab, entity: Thing, target: Thing) -> None:
     if not target.type.holds:
         raise _refuse(f"Nothing can be put into the {target.label}.")
     if not target.is_open:
         raise _refuse(f"The {target.label} is closed.")
-    if target is thing or lab.is_within(target, thing.number):
+    if target is entity or lab.is_within(target, entity.number):
         raise _refuse("A thing cannot hold itself.")
 
 
-def _move(lab: Lab, thing: Thing, target: Thing) -> str:
-    _check_portable(lab, thing)
-    _check_target(lab, thing, target)
-    if thing.parent == target.number:
-        raise _refuse(f"The {thing.label} is already in that place.")
-    if target.number == 0 and thing.temperature is not None and thing.phase == 1:
-        raise _refuse(f"The {thing.label} is liquid; use a vessel.")
-    if target.type.role == "plane" and thing.type.role != "block":
-        raise _refuse(f"The {thing.label} does not stay there.")
-    lab.move(thing, target.number)
+def _move(lab: Lab, entity: Thing, target: Thing) -> str:
+    _check_portable(lab, entity)
+    _check_target(lab, entity, target)
+    if entity.parent == target.number:
+        raise _refuse(f"The {entity.label} is already in that place.")
+    if target.number == 0 and entity.temperature is not None and entity.phase == 1:
+        raise _refuse(f"The {entity.label} is liquid; use a vessel.")
+    if target.type.role == "plane" and entity.type.role != "block":
+        raise _refuse(f"The {entity.label} does not stay there.")
+    lab.move(entity, target.number)
     lab.merge(target)
-    return f"You move the {thing.label} to the {target.label}."
+    return f"You move the {entity.label} to the {target.label}."
 
 
 def _pour(lab: Lab, vessel: Thing, target: Thing) -> str:
@@ -412,58 +416,58 @@ def _dunk(lab: Lab, vessel: Thing, source: Thing) -> str:
     return f"You fill the {vessel.label} with {liquid.label}."
 
 
-def _use(lab: Lab, tool: Thing, thing: Thing) -> str:
+def _use(lab: Lab, tool: Thing, entity: Thing) -> str:
     role = tool.type.role
     if role not in ("thermometer", "lighter", "shovel"):
         raise _refuse(f"The {tool.label} is not a tool.")
     if tool.parent != 0:
         raise _refuse(f"You do not carry the {tool.label}.")
     if role == "thermometer":
-        if thing.temperature is None:
-            raise _refuse(f"The thermometer cannot measure the {thing.label}.")
-        text = f"The thermometer reads {round(thing.temperature)} degrees celsius."
+        if entity.temperature is None:
+            raise _refuse(f"The thermometer cannot measure the {entity.label}.")
+        text = f"The thermometer reads {round(entity.temperature)} degrees celsius."
     elif role == "lighter":
-        pit = thing if thing.type.role == "fire pit" else lab.things[thing.parent]
+        pit = entity if entity.type.role == "fire pit" else lab.things[entity.parent]
         if pit.type.role != "fire pit" or lab.holds(pit, "wood") is None:
-            raise _refuse(f"The {thing.label} does not catch fire.")
+            raise _refuse(f"The {entity.label} does not catch fire.")
         if pit.is_on:
             raise _refuse("The fire already burns.")
         pit.is_on, pit.timer = True, 0
         lab.version += 1
         text = "The wood catches fire."
     else:
-        if thing.type.role != "ground":
-            raise _refuse(f"You cannot dig in the {thing.label}.")
+        if entity.type.role != "ground":
+            raise _refuse(f"You cannot dig in the {entity.label}.")
         lab.create(SOIL, lab.room)
         text = "You dig up some soil."
-    lab.used |= {(tool.number, thing.number)}
+    lab.used |= {(tool.number, entity.number)}
     return text
 
 
 SOIL = ThingType("soil", article="some", role="soil")
 
 
-def _read(lab: Lab, thing: Thing) -> str:
-    if not thing.type.text:
-        raise _refuse(f"Nothing is written on the {thing.label}.")
-    lab.used |= {(-1, thing.number)}
-    return f"The {thing.label} says: {thing.type.text}"
+def _read(lab: Lab, entity: Thing) -> str:
+    if not entity.type.text:
+        raise _refuse(f"Nothing is written on the {entity.label}.")
+    lab.used |= {(-1, entity.number)}
+    return f"The {entity.label} says: {entity.type.text}"
 
 
-def _eat(lab: Lab, thing: Thing) -> str:
-    if not thing.type.is_edible:
-        raise _refuse(f"The {thing.label} is not food.")
-    lab.remove(thing)
-    return f"You eat the {thing.label}."
+def _eat(lab: Lab, entity: Thing) -> str:
+    if not entity.type.is_edible:
+        raise _refuse(f"The {entity.label} is not food.")
+    lab.remove(entity)
+    return f"You eat the {entity.label}."
 
 
-def _flush(lab: Lab, thing: Thing) -> str:
-    if thing.type.role != "toilet":
-        raise _refuse(f"The {thing.label} cannot be flushed.")
-    for number in thing.contents[:]:
+def _flush(lab: Lab, entity: Thing) -> str:
+    if entity.type.role != "toilet":
+        raise _refuse(f"The {entity.label} cannot be flushed.")
+    for number in entity.contents[:]:
         if lab.things[number].type.article == "some" and lab.things[number].type.name != "water":
             lab.remove(lab.things[number])
-    return f"You flush the {thing.label}."
+    return f"You flush the {entity.label}."
 
 
 def _mix(lab: Lab, vessel: Thing) -> str:
@@ -482,20 +486,20 @@ def _mix(lab: Lab, vessel: Thing) -> str:
     return f"You mix {names} and get {product}."
 
 
-def _focus(lab: Lab, thing: Thing) -> str:
-    lab.focused = (*lab.focused, thing.number)
-    return f"You focus on the {thing.label}."
+def _focus(lab: Lab, entity: Thing) -> str:
+    lab.focused = (*lab.focused, entity.number)
+    return f"You focus on the {entity.label}."
 
 
 def _connect(lab: Lab, command: Command) -> str:
     ends = ((lab.things[command.first], command.first_terminal), (lab.things[command.second], command.second_terminal))
-    for thing, terminal in ends:
-        if not thing.type.has_terminals:
-            raise _refuse(f"Nothing can be connected to the {thing.label}.")
+    for entity, terminal in ends:
+        if not entity.type.has_terminals:
+            raise _refuse(f"Nothing can be connected to the {entity.label}.")
         if terminal < 0:
-            raise _refuse(f"Name a terminal of the {thing.label}, such as {name_terminal(thing, 0)}.")
-        if thing.links[terminal] is not None:
-            raise _refuse(f"The {name_terminal(thing, terminal)} of the {thing.label} is already connected.")
+            raise _refuse(f"Name a terminal of the {entity.label}, such as {name_terminal(entity, 0)}.")
+        if entity.links[terminal] is not None:
+            raise _refuse(f"The {name_terminal(entity, terminal)} of the {entity.label} is already connected.")
     (first, first_terminal), (second, second_terminal) = ends
     if first is second:
         raise _refuse("A thing cannot be connected to itself.")
@@ -506,27 +510,27 @@ def _connect(lab: Lab, command: Command) -> str:
     )
 
 
-def _disconnect(lab: Lab, thing: Thing) -> str:
-    if not any(thing.links):
-        raise _refuse(f"The {thing.label} is not connected.")
-    lab.disconnect(thing)
+def _disconnect(lab: Lab, entity: Thing) -> str:
+    if not any(entity.links):
+        raise _refuse(f"The {entity.label} is not connected.")
+    lab.disconnect(entity)
     lab.update_circuits()
-    return f"The {thing.label} is now disconnected."
+    return f"The {entity.label} is now disconnected."
 
 
 _ROOM_RULES: Mapping[str, Callable[[Lab, int], str]] = {
     "go": _go,
     "teleport": _teleport,
-    "open door": lambda lab, room: _set_door(lab, room, True),
-    "close door": lambda lab, room: _set_door(lab, room, False),
+    "open door": lambda lab, location: _set_door(lab, location, True),
+    "close door": lambda lab, location: _set_door(lab, location, False),
 }
 _SINGLE_RULES: Mapping[str, Callable[[Lab, Thing], str]] = {
     "look at": describe_details,
     "look in": _look_in,
-    "open": lambda lab, thing: _set_lid(lab, thing, True),
-    "close": lambda lab, thing: _set_lid(lab, thing, False),
-    "activate": lambda lab, thing: _switch(lab, thing, True),
-    "deactivate": lambda lab, thing: _switch(lab, thing, False),
+    "open": lambda lab, entity: _set_lid(lab, entity, True),
+    "close": lambda lab, entity: _set_lid(lab, entity, False),
+    "activate": lambda lab, entity: _switch(lab, entity, True),
+    "deactivate": lambda lab, entity: _switch(lab, entity, False),
     "pick up": _pick_up,
     "put down": _put_down,
     "read": _read,
@@ -554,40 +558,40 @@ def list_actions(lab: Lab, *, can_teleport: bool = False) -> tuple[str, ...]:
     """
     if lab.question:
         return (*map(str, range(len(lab.question))), "")
-    things = lab.things
+    entities = lab.things
     visible = lab.list_visible()
     index = index_phrases(visible)
-    names = {thing.number: refer(lab, thing, index) for thing in visible}
+    names = {entity.number: refer(lab, entity, index) for entity in visible}
     actions = ["look around", "inventory", "task", "wait", "wait1"]
     for neighbor in lab.list_neighbors(lab.room):
-        name = things[neighbor].label
+        name = entities[neighbor].label
         if lab.doors[min(lab.room, neighbor), max(lab.room, neighbor)]:
             actions += (f"go to {name}", f"close door to {name}")
         else:
             actions.append(f"open door to {name}")
     if can_teleport:
-        actions += [f"teleport to {t.label}" for t in things if t.type.role == "room" and t.number != lab.room]
+        actions += [f"teleport to {t.label}" for t in entities if t.type.role == "room" and t.number != lab.room]
     movable, targets, vessels, tools, contacts = [], [], [], [], []
-    for thing in visible:
-        thing_type, name = thing.type, names[thing.number]
+    for entity in visible:
+        thing_type, name = entity.type, names[entity.number]
         actions += (f"look at {name}", f"focus on {name}")
         if thing_type.is_lidded:
-            actions.append(f"close {name}" if thing.is_open else f"open {name}")
+            actions.append(f"close {name}" if entity.is_open else f"open {name}")
         if thing_type.is_switchable:
-            actions.append(f"deactivate {name}" if thing.is_on else f"activate {name}")
-        if thing_type.holds and thing.is_open:
+            actions.append(f"deactivate {name}" if entity.is_on else f"activate {name}")
+        if thing_type.holds and entity.is_open:
             actions.append(f"look in {name}")
-            targets.append((thing, name))
-            if thing_type.holds == "in" and thing.contents:
-                if len(thing.contents) > 1:
+            targets.append((entity, name))
+            if thing_type.holds == "in" and entity.contents:
+                if len(entity.contents) > 1:
                     actions.append(f"mix {name}")
                 if thing_type.is_portable:
-                    vessels.append((thing, name))
-        if thing_type.is_portable and (thing.temperature is None or thing.phase < 2):
-            movable.append((thing, name))
-            if thing.parent == 0:
+                    vessels.append((entity, name))
+        if thing_type.is_portable and (entity.temperature is None or entity.phase < 2):
+            movable.append((entity, name))
+            if entity.parent == 0:
                 actions.append(f"put down {name}")
-            elif thing.temperature is None or thing.phase == 0:
+            elif entity.temperature is None or entity.phase == 0:
                 actions.append(f"pick up {name}")
         if thing_type.text:
             actions.append(f"read {name}")
@@ -595,13 +599,13 @@ def list_actions(lab: Lab, *, can_teleport: bool = False) -> tuple[str, ...]:
             actions.append(f"eat {name}")
         if thing_type.role == "toilet":
             actions.append(f"flush {name}")
-        elif thing_type.role in ("thermometer", "lighter", "shovel") and thing.parent == 0:
-            tools.append((thing, name))
+        elif thing_type.role in ("thermometer", "lighter", "shovel") and entity.parent == 0:
+            tools.append((entity, name))
         if thing_type.has_terminals:
-            contacts.append((thing, name))
-    for thing, name in movable:
-        number, parent, is_block = thing.number, thing.parent, thing.type.role == "block"
-        is_vessel = bool(thing.contents)
+            contacts.append((entity, name))
+    for entity, name in movable:
+        number, parent, is_block = entity.number, entity.parent, entity.type.role == "block"
+        is_vessel = bool(entity.contents)
         actions += [
             f"move {name} to {target_name}"
             for target, target_name in targets
@@ -632,29 +636,29 @@ def list_actions(lab: Lab, *, can_teleport: bool = False) -> tuple[str, ...]:
     return tuple(dict.fromkeys(actions))
 
 
-def _is_usable(lab: Lab, tool: Thing, thing: Thing) -> bool:
+def _is_usable(lab: Lab, tool: Thing, entity: Thing) -> bool:
     if tool.type.role == "thermometer":
-        return thing.temperature is not None
+        return entity.temperature is not None
     if tool.type.role == "lighter":
-        return thing.type.role == "fire pit" and not thing.is_on and lab.holds(thing, "wood") is not None
-    return thing.type.role == "ground"
+        return entity.type.role == "fire pit" and not entity.is_on and lab.holds(entity, "wood") is not None
+    return entity.type.role == "ground"
 
 
 def _list_connections(contacts: Sequence[tuple[Thing, str]]) -> list[str]:
     """Lists the connections between free terminals: one of the two belongs to a wire."""
-    actions = [f"disconnect {name}" for thing, name in contacts if any(thing.links)]
+    actions = [f"disconnect {name}" for entity, name in contacts if any(entity.links)]
     ends = [
-        (thing, f"{name} {name_terminal(thing, terminal)}")
-        for thing, name in contacts
+        (entity, f"{name} {name_terminal(entity, terminal)}")
+        for entity, name in contacts
         for terminal in (0, 1)
-        if thing.links[terminal] is None
+        if entity.links[terminal] is None
     ]
-    for thing, end in ends:
-        if thing.type.role == "wire":
+    for entity, end in ends:
+        if entity.type.role == "wire":
             actions += [
                 f"connect {end} to {other_end}"
-                for other, other_end in ends
-                if other is not thing and (other.type.role != "wire" or other.number > thing.number)
+                for partner, other_end in ends
+                if partner is not entity and (partner.type.role != "wire" or partner.number > entity.number)
             ]
     return actions
 
@@ -671,7 +675,8 @@ def list_reply_texts() -> tuple[str, ...]:
         "The door is already open. closed. is now. No door leads there from here. You go to the. outside. are there",
         "Nothing can be in the. In On you see: you see nothing. has no lid or door. has no switch. is broken. on. off.",
         "cannot be moved. cannot be held. You already carry the. is liquid; use a vessel. You take the. put down",
-        "You do not carry. Nothing can be put into the. A thing cannot hold itself. is already in that place. does not stay",
+        "You do not carry. Nothing can be put into the. A thing cannot hold itself. is already in that place.",
+        "does not stay",
         "You move the to the. cannot be poured. You need a vessel for that. is empty. You pour what is in the into",
         "does not hold liquids. No liquid is in the. You fill the with. is not a tool. The thermometer cannot measure",
         "reads degrees celsius. does not catch fire. The fire already burns. The wood catches fire. You cannot dig in",

@@ -32,8 +32,8 @@ def solve(scene: Scene, parts: Sequence[Part]) -> list[str]:
         parts: its families, topics and rooms, in order.
     """
     worker = _Worker(scene)
-    for part, things in zip(parts, scene.things, strict=True):
-        _PLANS[part.family](worker, part, {name: thing.number for name, thing in things.items()})
+    for part, entities in zip(parts, scene.things, strict=True):
+        _PLANS[part.family](worker, part, {name: entity.number for name, entity in entities.items()})
     return worker.actions
 
 
@@ -47,7 +47,7 @@ class _Worker:
     def __init__(self, scene: Scene) -> None:
         self.scene, self.lab = scene, scene.lab.copy()
         self.actions: list[str] = []
-        self._rooms = {thing.label: thing.number for thing in self.lab.things if thing.type.role == "room"}
+        self._rooms = {entity.label: entity.number for entity in self.lab.things if entity.type.role == "room"}
 
     def act(self, action: str, *numbers: int) -> None:
         """Plays an action, and answers the question that it may raise: with certain things, else the first choice."""
@@ -78,22 +78,22 @@ class _Worker:
             raise WorldError("the expert looks for a substance", value=self.lab.things[number].label)
         return substance
 
-    def find(self, room: str, name: str) -> int:
+    def find(self, location: str, name: str) -> int:
         """Returns the number of a fixture in a room."""
-        contents = self.lab.things[self._rooms[room]].contents
+        contents = self.lab.things[self._rooms[location]].contents
         return next(number for number in contents if self.lab.things[number].type.name == name)
 
     def room_of(self, number: int) -> str:
         """Returns the name of the room that a thing is in."""
         return self.lab.things[self.lab.find_room(self.lab.things[number])].label
 
-    def go(self, room: str) -> None:
-        """Goes to a room by the shortest way and looks around there."""
-        target = self._rooms[room]
+    def go(self, location: str) -> None:
+        """Moves to a room by the shortest way and looks around there."""
+        target = self._rooms[location]
         if self.lab.room == target:
             return
         if self.scene.can_teleport:
-            self.act(f"teleport to {room}")
+            self.act(f"teleport to {location}")
         else:
             for step in self._find_way(target):
                 name = self.lab.things[step].label
@@ -105,10 +105,10 @@ class _Worker:
     def _find_way(self, target: int) -> list[int]:
         ways: dict[int, list[int]] = {self.lab.room: []}
         queue = [self.lab.room]
-        for room in queue:
-            for neighbor in self.lab.list_neighbors(room):
+        for location in queue:
+            for neighbor in self.lab.list_neighbors(location):
                 if neighbor not in ways:
-                    ways[neighbor] = [*ways[room], neighbor]
+                    ways[neighbor] = [*ways[location], neighbor]
                     queue.append(neighbor)
         return ways[target]
 
@@ -135,48 +135,50 @@ class _Worker:
 Numbers = Mapping[str, int]
 
 
-def _heat(worker: _Worker, things: Numbers, wanted: float, phase: int, watch: Callable[[], None] | None = None) -> None:
+def _heat(
+    worker: _Worker, entities: Numbers, wanted: float, phase: int, watch: Callable[[], None] | None = None
+) -> None:
     """Takes the vessel to heaters until one works, and waits for the state of matter."""
-    worker.take(things["vessel"])
-    for room, name in _HEATERS:
-        heater = worker.find(room, name)
+    worker.take(entities["vessel"])
+    for location, name in _HEATERS:
+        heater = worker.find(location, name)
         if (worker.thing(heater).type.source_temperature or 0.0) < wanted + _MARGIN:
             continue
-        worker.go(room)
+        worker.go(location)
         if not worker.thing(heater).is_open:
             worker.act_on("open {}", heater)
-        worker.act_on("move {} to {}", things["vessel"], heater)
+        worker.act_on("move {} to {}", entities["vessel"], heater)
         if not worker.thing(heater).is_on:
             worker.act_on("activate {}", heater)
         if worker.thing(heater).is_on:
             break
-        worker.take(things["vessel"])
-    target = things["target"]
+        worker.take(entities["vessel"])
+    target = entities["target"]
     look = watch or (lambda: worker.act_on("look at {}", target))
     worker.wait_until(lambda lab: lab.things[target].phase >= phase, look)
 
 
-def _plan_heating(worker: _Worker, part: Part, things: Numbers) -> None:
-    substance = worker.get_substance(things["target"])
+def _plan_heating(worker: _Worker, part: Part, entities: Numbers) -> None:
+    substance = worker.get_substance(entities["target"])
     worker.go(part.room)
-    worker.act_on("focus on {}", things["target"])
+    worker.act_on("focus on {}", entities["target"])
     phase = 2 if part.family == "boil" else 1
-    _heat(worker, things, substance.boiling_point if phase == 2 else substance.melting_point, phase)
+    _heat(worker, entities, substance.boiling_point if phase == 2 else substance.melting_point, phase)
 
 
-def _plan_freezing(worker: _Worker, part: Part, things: Numbers) -> None:
-    target = things["target"]
+def _plan_freezing(worker: _Worker, part: Part, entities: Numbers) -> None:
+    target = entities["target"]
     substance = worker.get_substance(target)
     worker.go(part.room)
     worker.act_on("focus on {}", target)
-    worker.take(things["vessel"])
-    for room, name in _COOLERS:
-        cooler = worker.find(room, name)
+    worker.take(entities["vessel"])
+    for location, name in _COOLERS:
+        cooler = worker.find(location, name)
         if (worker.thing(cooler).type.source_temperature or 0.0) <= substance.melting_point - _MARGIN:
-            worker.go(room)
+            worker.go(location)
             if not worker.thing(cooler).is_open:
                 worker.act_on("open {}", cooler)
-            worker.act_on("move {} to {}", things["vessel"], cooler)
+            worker.act_on("move {} to {}", entities["vessel"], cooler)
             worker.act_on("close {}", cooler)
             break
     worker.wait_until(lambda lab: lab.things[target].phase == 0)
@@ -189,16 +191,16 @@ def _fetch_thermometer(worker: _Worker, thermometer: int) -> None:
     worker.act_on("focus on {}", thermometer)
 
 
-def _plan_thermometer(worker: _Worker, part: Part, things: Numbers) -> None:
-    target = things["target"]
-    _fetch_thermometer(worker, things["thermometer"])
+def _plan_thermometer(worker: _Worker, part: Part, entities: Numbers) -> None:
+    target = entities["target"]
+    _fetch_thermometer(worker, entities["thermometer"])
     worker.go(part.room)
     worker.act_on("focus on {}", target)
-    worker.act_on("use {} on {}", things["thermometer"], target)
-    right_box = next(box for box in ("above", "below") if _would_finish(worker, target, things[box]))
+    worker.act_on("use {} on {}", entities["thermometer"], target)
+    right_box = next(box for box in ("above", "below") if _would_finish(worker, target, entities[box]))
     worker.take(target)
-    worker.go(worker.room_of(things[right_box]))
-    worker.act_on("move {} to {}", target, things[right_box])
+    worker.go(worker.room_of(entities[right_box]))
+    worker.act_on("move {} to {}", target, entities[right_box])
 
 
 def _would_finish(worker: _Worker, target: int, box: int) -> bool:
@@ -208,21 +210,21 @@ def _would_finish(worker: _Worker, target: int, box: int) -> bool:
     return worker.scene.sequence[worker.lab.step_number].is_reached(lab)
 
 
-def _plan_measurement(worker: _Worker, part: Part, things: Numbers) -> None:
-    target = things["target"]
+def _plan_measurement(worker: _Worker, part: Part, entities: Numbers) -> None:
+    target = entities["target"]
     substance = worker.get_substance(target)
-    _fetch_thermometer(worker, things["thermometer"])
+    _fetch_thermometer(worker, entities["thermometer"])
     worker.go(part.room)
     worker.act_on("focus on {}", target)
 
     def measure() -> None:
-        worker.act_on("use {} on {}", things["thermometer"], target)
+        worker.act_on("use {} on {}", entities["thermometer"], target)
 
     measure()
-    _heat(worker, things, substance.melting_point, 1, measure)
+    _heat(worker, entities, substance.melting_point, 1, measure)
     measure()
-    worker.go(worker.room_of(things["answer"]))
-    worker.act_on("focus on {}", things["answer"])
+    worker.go(worker.room_of(entities["answer"]))
+    worker.act_on("focus on {}", entities["answer"])
 
 
 def _connect(worker: _Worker, first: int, first_terminal: int, second: int, second_terminal: int) -> None:
@@ -230,58 +232,58 @@ def _connect(worker: _Worker, first: int, first_terminal: int, second: int, seco
     worker.act_on(f"connect {{}} {names[0]} to {{}} {names[1]}", first, second)
 
 
-def _plan_power(worker: _Worker, part: Part, things: Numbers) -> None:
-    component, source = things["component"], things["source"]
+def _plan_power(worker: _Worker, part: Part, entities: Numbers) -> None:
+    component, source = entities["component"], entities["source"]
     worker.go(part.room)
     worker.act_on("focus on {}", component)
     worker.take(component)
-    worker.go(worker.room_of(things["wire 0"]))
-    if worker.room_of(source) != worker.room_of(things["wire 0"]):
-        worker.take(things["wire 0"])
-        worker.take(things["wire 1"])
+    worker.go(worker.room_of(entities["wire 0"]))
+    if worker.room_of(source) != worker.room_of(entities["wire 0"]):
+        worker.take(entities["wire 0"])
+        worker.take(entities["wire 1"])
         worker.go(worker.room_of(source))
-    _connect(worker, source, 0, things["wire 0"], 0)
-    _connect(worker, things["wire 0"], 1, component, 1)
-    _connect(worker, source, 1, things["wire 1"], 0)
-    _connect(worker, things["wire 1"], 1, component, 0)
+    _connect(worker, source, 0, entities["wire 0"], 0)
+    _connect(worker, entities["wire 0"], 1, component, 1)
+    _connect(worker, source, 1, entities["wire 1"], 0)
+    _connect(worker, entities["wire 1"], 1, component, 0)
     if worker.thing(source).type.is_switchable:
         worker.act_on("activate {}", source)
 
 
-def _plan_conductivity(worker: _Worker, part: Part, things: Numbers) -> None:
-    target, lamp, source = things["target"], things["lamp"], things["source"]
+def _plan_conductivity(worker: _Worker, part: Part, entities: Numbers) -> None:
+    target, lamp, source = entities["target"], entities["lamp"], entities["source"]
     worker.go(part.room)
     worker.act_on("focus on {}", target)
     worker.take(target)
     worker.go(worker.room_of(lamp))
-    _connect(worker, source, 0, things["wire 0"], 0)
-    _connect(worker, things["wire 0"], 1, lamp, 1)
-    _connect(worker, lamp, 0, things["wire 1"], 0)
-    _connect(worker, things["wire 1"], 1, target, 0)
-    _connect(worker, target, 1, things["wire 2"], 0)
-    _connect(worker, things["wire 2"], 1, source, 1)
+    _connect(worker, source, 0, entities["wire 0"], 0)
+    _connect(worker, entities["wire 0"], 1, lamp, 1)
+    _connect(worker, lamp, 0, entities["wire 1"], 0)
+    _connect(worker, entities["wire 1"], 1, target, 0)
+    _connect(worker, target, 1, entities["wire 2"], 0)
+    _connect(worker, entities["wire 2"], 1, source, 1)
     worker.act_on("look at {}", lamp)
-    worker.act_on("move {} to {}", target, things["yes" if worker.thing(lamp).is_on else "no"])
+    worker.act_on("move {} to {}", target, entities["yes" if worker.thing(lamp).is_on else "no"])
 
 
-def _plan_find(worker: _Worker, part: Part, things: Numbers) -> None:
+def _plan_find(worker: _Worker, part: Part, entities: Numbers) -> None:
     worker.go(part.room)
-    worker.act_on("focus on {}", things["target"])
-    worker.take(things["target"])
-    worker.go(worker.room_of(things["box"]))
-    worker.act_on("move {} to {}", things["target"], things["box"])
+    worker.act_on("focus on {}", entities["target"])
+    worker.take(entities["target"])
+    worker.go(worker.room_of(entities["box"]))
+    worker.act_on("move {} to {}", entities["target"], entities["box"])
 
 
-def _plan_growing(worker: _Worker, part: Part, things: Numbers) -> None:
-    seed, jug = things["seed"], things["jug"]
+def _plan_growing(worker: _Worker, part: Part, entities: Numbers) -> None:
+    seed, jug = entities["seed"], entities["jug"]
     worker.go(part.room)
     worker.act_on("focus on {}", seed)
-    worker.take(things["jar"])
+    worker.take(entities["jar"])
     worker.go("greenhouse")
     pot = next(
-        things[name]
+        entities[name]
         for name in ("pot", "other pot")
-        if worker.lab.holds(worker.thing(things[name]), "soil") is not None
+        if worker.lab.holds(worker.thing(entities[name]), "soil") is not None
     )
     worker.act_on("move {} to {}", seed, pot)
     sink = worker.find("greenhouse", "sink")
@@ -296,23 +298,23 @@ def _plan_growing(worker: _Worker, part: Part, things: Numbers) -> None:
             worker.act_on("look at {}", pot)
 
 
-def _plan_mixing(worker: _Worker, part: Part, things: Numbers) -> None:
-    worker.go(worker.room_of(things["recipe"]))
-    worker.act_on("read {}", things["recipe"])
-    worker.go(worker.room_of(things["vessel 0"]))
-    worker.take(things["vessel 0"])
+def _plan_mixing(worker: _Worker, part: Part, entities: Numbers) -> None:
+    worker.go(worker.room_of(entities["recipe"]))
+    worker.act_on("read {}", entities["recipe"])
+    worker.go(worker.room_of(entities["vessel 0"]))
+    worker.take(entities["vessel 0"])
     worker.go(part.room)
-    bowl = things["vessel 1"]
-    worker.act_on("pour {} into {}", things["vessel 0"], bowl)
-    if "vessel 2" in things:
-        worker.act_on("pour {} into {}", things["vessel 2"], bowl)
+    bowl = entities["vessel 1"]
+    worker.act_on("pour {} into {}", entities["vessel 0"], bowl)
+    if "vessel 2" in entities:
+        worker.act_on("pour {} into {}", entities["vessel 2"], bowl)
     worker.act_on("mix {}", bowl)
     worker.act_on("focus on {}", worker.thing(bowl).contents[0])
 
 
-def _plan_paint(worker: _Worker, part: Part, things: Numbers) -> None:
+def _plan_paint(worker: _Worker, part: Part, entities: Numbers) -> None:
     worker.go(part.room)
-    bowl = things["bowl"]
+    bowl = entities["bowl"]
     middle = next((paint for paint in PAINT_MIXES[part.topic] if paint in PAINT_MIXES), None)
     for product in filter(None, (middle, part.topic)):
         for paint in PAINT_MIXES[product]:
@@ -322,24 +324,24 @@ def _plan_paint(worker: _Worker, part: Part, things: Numbers) -> None:
         worker.act_on("focus on {}", worker.thing(bowl).contents[0])
 
 
-def _plan_life_span(worker: _Worker, part: Part, things: Numbers) -> None:
+def _plan_life_span(worker: _Worker, part: Part, entities: Numbers) -> None:
     worker.go(part.room)
     question = part.topic.partition(" of group ")[0]
     for name in ("longest", "shortest"):
         if name in question:
-            worker.act_on("focus on {}", things[name])
+            worker.act_on("focus on {}", entities[name])
 
 
-def _plan_stages(worker: _Worker, part: Part, things: Numbers) -> None:
+def _plan_stages(worker: _Worker, part: Part, entities: Numbers) -> None:
     worker.go(part.room)
-    for number in things.values():
+    for number in entities.values():
         worker.act_on("focus on {}", number)
 
 
-def _plan_plane(worker: _Worker, part: Part, things: Numbers) -> None:
+def _plan_plane(worker: _Worker, part: Part, entities: Numbers) -> None:
     worker.go(part.room)
-    block, stopwatch = things["block"], things["stopwatch"]
-    for plane in (things["plane 0"], things["plane 1"]):
+    block, stopwatch = entities["block"], entities["stopwatch"]
+    for plane in (entities["plane 0"], entities["plane 1"]):
         worker.act_on("activate {}", stopwatch)
         worker.act_on("move {} to {}", block, plane)
         for _ in range(_MAX_WAITS):
@@ -348,7 +350,7 @@ def _plan_plane(worker: _Worker, part: Part, things: Numbers) -> None:
             worker.act_on("look at {}", block)
         worker.act_on("deactivate {}", stopwatch)
         worker.act_on("look at {}", stopwatch)
-    worker.act_on("focus on {}", things["answer"])
+    worker.act_on("focus on {}", entities["answer"])
 
 
 _PLANS: Mapping[str, Callable[[_Worker, Part, Numbers], None]] = {

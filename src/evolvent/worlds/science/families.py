@@ -91,20 +91,20 @@ _MEASURED = (
 )
 
 
-def is_on_heater(lab: Lab, thing: Thing, *, is_running: bool = False) -> bool:
+def is_on_heater(lab: Lab, entity: Thing, *, is_running: bool = False) -> bool:
     """Returns whether a thing is on or in a heater, and whether that runs if asked."""
-    while thing.parent >= 0:
-        thing = lab.things[thing.parent]
-        if (thing.type.source_temperature or 0.0) > 100.0:
-            return thing.is_on or not is_running
+    while entity.parent >= 0:
+        entity = lab.things[entity.parent]
+        if (entity.type.source_temperature or 0.0) > 100.0:
+            return entity.is_on or not is_running
     return False
 
 
-def _is_in_cooler(lab: Lab, thing: Thing, *, is_closed: bool = False) -> bool:
-    while thing.parent >= 0:
-        thing = lab.things[thing.parent]
-        if (thing.type.source_temperature or 100.0) < 10.0:
-            return not thing.is_open or not is_closed
+def _is_in_cooler(lab: Lab, entity: Thing, *, is_closed: bool = False) -> bool:
+    while entity.parent >= 0:
+        entity = lab.things[entity.parent]
+        if (entity.type.source_temperature or 100.0) < 10.0:
+            return not entity.is_open or not is_closed
     return False
 
 
@@ -116,20 +116,20 @@ def _add_heat_goals(builder: Builder, number: int, start: float) -> None:
     ]
 
 
-def _add_sample(builder: Builder, substance: Substance, room: str) -> dict[str, Thing]:
-    vessel = builder.add_vessel(builder.spot(room))
+def _add_sample(builder: Builder, substance: Substance, location: str) -> dict[str, Thing]:
+    vessel = builder.add_vessel(builder.spot(location))
     return {"vessel": vessel, "target": builder.add(substance_type(substance), vessel)}
 
 
-def _build_phase_change(builder: Builder, topic: str, room: str, *, verb: str, phase: int) -> dict[str, Thing]:
-    things = _add_sample(builder, SUBSTANCES[topic], room)
-    number, start = things["target"].number, things["target"].temperature or 0.0
+def _build_phase_change(builder: Builder, topic: str, location: str, *, verb: str, phase: int) -> dict[str, Thing]:
+    entities = _add_sample(builder, SUBSTANCES[topic], location)
+    number, start = entities["target"].number, entities["target"].temperature or 0.0
     state = ("solid", "liquid", "gas")[phase]
     builder.texts.append(
-        f"{verb} the {topic}, which is in the {room}. Focus on it, then change its temperature until it is {state}."
+        f"{verb} the {topic}, which is in the {location}. Focus on it, then change its temperature until it is {state}."
     )
-    builder.visit(room)
-    builder.focus_on(things["target"])
+    builder.visit(location)
+    builder.focus_on(entities["target"])
     # A long wait may pass the liquid state.
     builder.sequence.append(
         Goal(f"{verb} it", lambda lab: lab.things[number].phase >= phase > 0 or lab.things[number].phase == phase)
@@ -143,52 +143,52 @@ def _build_phase_change(builder: Builder, topic: str, room: str, *, verb: str, p
     else:
         _add_heat_goals(builder, number, start)
         builder.break_one_of(((), (), _HEATERS[:1], _HEATERS[:2]))
-    return things
+    return entities
 
 
-def _build_boil(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
-    return _build_phase_change(builder, topic, room, verb="boil", phase=2)
+def _build_boil(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
+    return _build_phase_change(builder, topic, location, verb="boil", phase=2)
 
 
-def _build_melt(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
-    return _build_phase_change(builder, topic, room, verb="melt", phase=1)
+def _build_melt(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
+    return _build_phase_change(builder, topic, location, verb="melt", phase=1)
 
 
-def _build_freeze(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
-    return _build_phase_change(builder, topic, room, verb="freeze", phase=0)
+def _build_freeze(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
+    return _build_phase_change(builder, topic, location, verb="freeze", phase=0)
 
 
-def _add_thermometer_goals(builder: Builder, room: str, target: int) -> Thing:
+def _add_thermometer_goals(builder: Builder, location: str, target: int) -> Thing:
     thermometer = builder.fixtures["kitchen", "thermometer"]
     tool = thermometer.number
     builder.subgoals.append(Goal("take the thermometer", lambda lab: lab.things[tool].parent == 0))
-    builder.visit(room)
+    builder.visit(location)
     builder.subgoals.append(Goal("measure the temperature", lambda lab: (tool, target) in lab.used))
     builder.focus_on(thermometer)
     return thermometer
 
 
-def _add_boxes(builder: Builder, room: str) -> tuple[Thing, Thing]:
-    return builder.add_box(room), builder.add_box(room)
+def _add_boxes(builder: Builder, location: str) -> tuple[Thing, Thing]:
+    return builder.add_box(location), builder.add_box(location)
 
 
-def _build_thermometer(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_thermometer(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     threshold = builder.choose((40, 50, 60, 70, 80))
     is_above = builder.choose((True, False))
     distance = builder.choose((15, 20, 25, 30))
     temperature = threshold + 3.0 * distance if is_above else threshold - distance
     target = builder.add(
-        ThingType(topic, (topic.split()[-1],), has_temperature=True), builder.spot(room), temperature=temperature
+        ThingType(topic, (topic.split()[-1],), has_temperature=True), builder.spot(location), temperature=temperature
     )
     box_room = builder.choose(_ROOMS)
     above_box, below_box = _add_boxes(builder, box_room)
     number, above, below = target.number, above_box.number, below_box.number
     builder.texts.append(
-        f"measure the temperature of the {topic}, which is in the {room}. Focus on the thermometer, then on the "
+        f"measure the temperature of the {topic}, which is in the {location}. Focus on the thermometer, then on the "
         f"{topic}. If it is warmer than {threshold} degrees celsius, put it into the {above_box.label}, else into the "
         f"{below_box.label}. The boxes are in the {box_room}. The thermometer is in the kitchen."
     )
-    thermometer = _add_thermometer_goals(builder, room, number)
+    thermometer = _add_thermometer_goals(builder, location, number)
     builder.focus_on(target)
     builder.visit(box_room)
     builder.sequence.append(
@@ -202,15 +202,15 @@ def _build_thermometer(builder: Builder, topic: str, room: str) -> dict[str, Thi
     return {"thermometer": thermometer, "target": target, "above": above_box, "below": below_box}
 
 
-def _build_melting_point(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
-    return _build_measurement(builder, SUBSTANCES[topic], room)
+def _build_melting_point(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
+    return _build_measurement(builder, SUBSTANCES[topic], location)
 
 
-def _build_unknown_melting_point(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_unknown_melting_point(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     low, high = _UNKNOWN_RANGES[topic]
     melting_point = float(low + builder.choose(range(0, high - low, 5)))
     name = f"substance {builder.draw_letter()}".lower()
-    return _build_measurement(builder, make_substance(name, melting_point, 2000.0), room)
+    return _build_measurement(builder, make_substance(name, melting_point, 2000.0), location)
 
 
 _UNKNOWN_RANGES = {
@@ -239,28 +239,28 @@ _UNKNOWN_RANGES = {
 }
 
 
-def _build_measurement(builder: Builder, substance: Substance, room: str) -> dict[str, Thing]:
+def _build_measurement(builder: Builder, substance: Substance, location: str) -> dict[str, Thing]:
     is_above = builder.choose((True, False))
     distance = builder.choose((15, 20, 25, 30))
     threshold = round(substance.melting_point) + (-distance if is_above else distance)
-    things = _add_sample(builder, substance, room)
-    number = things["target"].number
+    entities = _add_sample(builder, substance, location)
+    number = entities["target"].number
     box_room = builder.choose(_ROOMS)
     above_box, below_box = _add_boxes(builder, box_room)
     builder.texts.append(
-        f"measure the melting point of the {substance.name}, which is in the {room}. Focus on the thermometer, then on "
-        f"the {substance.name}. If its melting point is above {threshold} degrees celsius, focus on the "
+        f"measure the melting point of the {substance.name}, which is in the {location}. Focus on the thermometer, then "
+        f"on the {substance.name}. If its melting point is above {threshold} degrees celsius, focus on the "
         f"{above_box.label}, else on the {below_box.label}. The boxes are in the {box_room}. The thermometer is in "
         "the kitchen."
     )
-    thermometer = _add_thermometer_goals(builder, room, number)
-    builder.focus_on(things["target"])
-    _add_heat_goals(builder, number, things["target"].temperature or 0.0)
+    thermometer = _add_thermometer_goals(builder, location, number)
+    builder.focus_on(entities["target"])
+    _add_heat_goals(builder, number, entities["target"].temperature or 0.0)
     builder.subgoals.append(Goal("melt it", lambda lab: lab.things[number].phase > 0))
     builder.visit(box_room)
     builder.focus_on(above_box if is_above else below_box)
     builder.break_one_of(((), (), _HEATERS[:1]))
-    return {**things, "thermometer": thermometer, "answer": above_box if is_above else below_box}
+    return {**entities, "thermometer": thermometer, "answer": above_box if is_above else below_box}
 
 
 # Electricity
@@ -269,7 +269,7 @@ _COMPONENTS = "red light bulb,green light bulb,blue light bulb,yellow light bulb
 _SOURCES = ("battery", "gas generator", "solar panel")
 
 
-def _build_circuit_parts(builder: Builder, room: str, source_name: str, num_wires: int) -> dict[str, Thing]:
+def _build_circuit_parts(builder: Builder, location: str, source_name: str, num_wires: int) -> dict[str, Thing]:
     """Adds a source and wires to a room; a solar panel stands outside."""
     is_solar = source_name == "solar panel"
     source = builder.add(
@@ -283,12 +283,13 @@ def _build_circuit_parts(builder: Builder, room: str, source_name: str, num_wire
             is_polarized=True,
             conducts=True,
         ),
-        "outside" if is_solar else room,
+        "outside" if is_solar else location,
     )
-    place = builder.spot(room)
+    target_number = builder.spot(location)
     wires = {
         f"wire {position}": builder.add(
-            ThingType(f"{builder.draw_color()} wire", ("wire",), role="wire", has_terminals=True, conducts=True), place
+            ThingType(f"{builder.draw_color()} wire", ("wire",), role="wire", has_terminals=True, conducts=True),
+            target_number,
         )
         for position in range(num_wires)
     }
@@ -299,12 +300,12 @@ def _component_type(name: str) -> ThingType:
     return ThingType(name, (name.split()[-1],), role="load", has_terminals=True, is_polarized=True, conducts=True)
 
 
-def is_wired_to_source(lab: Lab, thing: Thing) -> bool:
+def is_wired_to_source(lab: Lab, entity: Thing) -> bool:
     """Returns whether a way of connections leads from a thing to a source."""
     for terminal in (0, 1):
-        link = thing.links[terminal]
+        link = entity.links[terminal]
         for _ in lab.things:
-            if link is None or link[0] == thing.number:
+            if link is None or link[0] == entity.number:
                 break
             if lab.things[link[0]].type.role == "source":
                 return True
@@ -320,18 +321,18 @@ def _add_wiring_goals(builder: Builder, number: int) -> None:
     ]
 
 
-def _build_power(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_power(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     component_name, _, source_name = topic.partition(" with ")
-    component = builder.add(_component_type(component_name), builder.spot(room))
+    component = builder.add(_component_type(component_name), builder.spot(location))
     parts_room = builder.choose(("workshop", "living room", "bathroom"))
-    things = _build_circuit_parts(builder, parts_room, source_name, 3)
+    entities = _build_circuit_parts(builder, parts_room, source_name, 3)
     number = component.number
     source_room = "outside" if source_name == "solar panel" else parts_room
     builder.texts.append(
-        f"power the {component_name}, which is in the {room}. Focus on it, then build a circuit with the "
+        f"power the {component_name}, which is in the {location}. Focus on it, then build a circuit with the "
         f"{source_name}, so that it is on. Wires are in the {parts_room}, the {source_name} is in the {source_room}."
     )
-    builder.visit(room)
+    builder.visit(location)
     builder.focus_on(component)
     builder.subgoals.append(
         Goal(
@@ -340,33 +341,33 @@ def _build_power(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
     )
     _add_wiring_goals(builder, number)
     builder.sequence.append(Goal("switch it on", lambda lab: lab.things[number].is_on))
-    return {"component": component, **things}
+    return {"component": component, **entities}
 
 
-def _build_conductivity(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_conductivity(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     conducts = topic in CONDUCTORS
     if topic not in CONDUCTORS and topic not in INSULATORS:
         conducts = builder.choose((True, False))
         topic = f"{topic} {builder.draw_letter()}".lower()
     target = builder.add(
-        ThingType(topic, (topic.split()[-1],), has_terminals=True, conducts=conducts), builder.spot(room)
+        ThingType(topic, (topic.split()[-1],), has_terminals=True, conducts=conducts), builder.spot(location)
     )
     parts_room = builder.choose(("workshop", "living room", "bathroom"))
-    things = _build_circuit_parts(builder, parts_room, "battery", 3)
+    entities = _build_circuit_parts(builder, parts_room, "battery", 3)
     lamp = builder.add(_component_type(builder.choose(_COMPONENTS.split(",")[:5])), parts_room)
     yes_box, no_box = _add_boxes(builder, parts_room)
     builder.texts.append(
-        f"find out if the {topic} conducts electricity. It is in the {room}. Focus on it. If it conducts, put it into "
-        f"the {yes_box.label}, else into the {no_box.label}. The boxes, a battery, a {lamp.label} and wires are in the "
+        f"find out if the {topic} conducts electricity. It is in the {location}. Focus on it. If it conducts, put it "
+        f"into the {yes_box.label}, else into the {no_box.label}. The boxes, a battery, a {lamp.label} and wires are in the "
         f"{parts_room}."
     )
     number, answer = target.number, (yes_box if conducts else no_box).number
-    builder.visit(room)
+    builder.visit(location)
     builder.focus_on(target)
     builder.visit(parts_room)
     _add_wiring_goals(builder, number)
     builder.sequence.append(Goal("put it into the right box", lambda lab: lab.things[number].parent == answer))
-    return {"target": target, "lamp": lamp, "yes": yes_box, "no": no_box, **things}
+    return {"target": target, "lamp": lamp, "yes": yes_box, "no": no_box, **entities}
 
 
 # Living things
@@ -405,7 +406,7 @@ def _species(name: str, life: str) -> ThingType:
     return ThingType(name, (life, name.split()[-1]) if life else (name.split()[-1],), life=life)
 
 
-def _build_find(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_find(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     sought, _, group = topic.partition(" of group ")
     position = int(group)
     animals = [name for number, name in enumerate(LIFESPANS) if number % 5 == position]
@@ -417,21 +418,21 @@ def _build_find(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
     ]
     choices = []
     for number in builder.permute(len(names)):
-        thing = builder.add(_species(*names[number]), room)
-        is_fit = {"living thing": bool(thing.type.life), "nonliving thing": not thing.type.life}.get(
-            sought, thing.type.life == sought
+        entity = builder.add(_species(*names[number]), location)
+        is_fit = {"living thing": bool(entity.type.life), "nonliving thing": not entity.type.life}.get(
+            sought, entity.type.life == sought
         )
         if is_fit:
-            choices.append(thing)
-    box_room = builder.choose([name for name in _ROOMS if name != room])
+            choices.append(entity)
+    box_room = builder.choose([name for name in _ROOMS if name != location])
     box = builder.add_box(box_room)
-    box_number, numbers = box.number, frozenset(thing.number for thing in choices)
+    box_number, numbers = box.number, frozenset(entity.number for entity in choices)
     article = "an" if sought == "animal" else "a"
     builder.texts.append(
-        f"find {article} {sought}; there are some in the {room}. Focus on it, then put it into the {box.label}, which "
-        f"is in the {box_room}."
+        f"find {article} {sought}; there are some in the {location}. Focus on it, then put it into the {box.label}, "
+        f"which is in the {box_room}."
     )
-    builder.visit(room)
+    builder.visit(location)
     if sought == "nonliving thing":
         builder.sequence.append(
             Goal("focus on a nonliving thing", lambda lab: False, lambda lab, n: not lab.things[n].type.life)
@@ -439,8 +440,10 @@ def _build_find(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
     else:
         builder.focus_on(*choices)
 
-    def is_found(lab: Lab, place: int) -> bool:
-        return any(lab.things[n].parent == place for n in lab.focused if n in numbers or sought == "nonliving thing")
+    def is_found(lab: Lab, target_number: int) -> bool:
+        return any(
+            lab.things[n].parent == target_number for n in lab.focused if n in numbers or sought == "nonliving thing"
+        )
 
     builder.subgoals.append(Goal("take it", lambda lab: is_found(lab, 0)))
     builder.visit(box_room)
@@ -448,8 +451,8 @@ def _build_find(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
     return {"target": builder.choose(choices), "box": box}
 
 
-def _build_grow(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
-    jar = builder.add_vessel(builder.spot(room), "seed jar")
+def _build_grow(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
+    jar = builder.add_vessel(builder.spot(location), "seed jar")
     seed_type = ThingType(f"{topic} seed", ("seed", topic), role="seed", life="plant")
     seeds = [builder.add(seed_type, jar) for _ in range(3)]
     pots = [builder.add_vessel("greenhouse", f"flower pot {number}", "flower pot") for number in (1, 2)]
@@ -458,10 +461,10 @@ def _build_grow(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
     pot_numbers, seed_numbers = frozenset(pot.number for pot in pots), frozenset(seed.number for seed in seeds)
     article = "an" if topic[0] in "aeiou" else "a"
     builder.texts.append(
-        f"grow {article} {topic} plant from a seed. Seeds are in the {room}. Focus on a seed, and make it grow in a "
-        "flower pot with soil and water until the plant flowers. Flower pots are in the greenhouse."
+        f"grow {article} {topic} plant from a seed. Seeds are in the {location}. Focus on a seed, and make it grow in "
+        "a flower pot with soil and water until the plant flowers. Flower pots are in the greenhouse."
     )
-    builder.visit(room)
+    builder.visit(location)
     builder.focus_on(*seeds)
 
     def has_reached(lab: Lab, stage: int) -> bool:
@@ -485,14 +488,14 @@ def _build_grow(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
 _QUESTIONS = ("longest", "shortest", "longest, then shortest")
 
 
-def _build_lifespan(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_lifespan(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     question, _, group = topic.partition(" of group ")
     names = [name for number, name in enumerate(LIFESPANS) if number % 5 == int(group)]
     kept_names = [names[number] for number in builder.permute(len(names))[:4]]
-    animals = [builder.add(_species(name, "animal"), room) for name in kept_names]
+    animals = [builder.add(_species(name, "animal"), location) for name in kept_names]
     ranked = sorted(animals, key=lambda animal: LIFESPANS[animal.label])
     longest, shortest = ranked[-1], ranked[0]
-    builder.visit(room)
+    builder.visit(location)
     if question != "shortest":
         builder.focus_on(longest)
     if question != "longest":
@@ -502,56 +505,56 @@ def _build_lifespan(builder: Builder, topic: str, room: str) -> dict[str, Thing]
         "shortest": "focus on the animal with the shortest life span.",
         "longest, then shortest": "focus on the animal with the longest life span, then on the one with the shortest.",
     }
-    builder.texts.append(f"{orders[question]} The animals are in the {room}.")
+    builder.texts.append(f"{orders[question]} The animals are in the {location}.")
     return {"longest": longest, "shortest": shortest}
 
 
-def _build_stages(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
-    others = [name for name in ANIMAL_STAGES if name != topic]
+def _build_stages(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
+    remaining_names = [name for name in ANIMAL_STAGES if name != topic]
     names = [(topic, stage) for stage in ANIMAL_STAGES[topic]]
-    for number in builder.permute(len(others))[:2]:
-        names.append((others[number], ANIMAL_STAGES[others[number]][builder.choose((0, 1, 2, 3))]))
-    things = {}
+    for number in builder.permute(len(remaining_names))[:2]:
+        names.append((remaining_names[number], ANIMAL_STAGES[remaining_names[number]][builder.choose((0, 1, 2, 3))]))
+    entities = {}
     for number in builder.permute(len(names)):
         name, stage = names[number]
-        thing = builder.add(ThingType(f"{name} {stage}", (name, stage), life="animal"), room)
+        entity = builder.add(ThingType(f"{name} {stage}", (name, stage), life="animal"), location)
         if name == topic:
-            things[stage] = thing
-    builder.visit(room)
+            entities[stage] = entity
+    builder.visit(location)
     for stage in ANIMAL_STAGES[topic]:
-        builder.focus_on(things[stage])
+        builder.focus_on(entities[stage])
     builder.texts.append(
-        f"focus on the life stages of the {topic}, from the earliest to the last. They are in the {room}."
+        f"focus on the life stages of the {topic}, from the earliest to the last. They are in the {location}."
     )
-    return {f"stage {position}": things[stage] for position, stage in enumerate(ANIMAL_STAGES[topic])}
+    return {f"stage {position}": entities[stage] for position, stage in enumerate(ANIMAL_STAGES[topic])}
 
 
 # Chemistry
 
 
-def _build_mix(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_mix(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     ingredients = [RECIPES[topic][number] for number in builder.permute(len(RECIPES[topic]))]
-    other_room = builder.choose([name for name in _ROOMS if name != room])
-    recipe_room = builder.choose((room, other_room))
+    other_room = builder.choose([name for name in _ROOMS if name != location])
+    recipe_room = builder.choose((location, other_room))
     note = builder.add(
         ThingType("recipe", text=f"to make {topic}, mix {', '.join(RECIPES[topic])}."), builder.spot(recipe_room)
     )
-    things = {"recipe": note}
+    entities = {"recipe": note}
     for position, name in enumerate(ingredients):
-        vessel = builder.add_vessel(builder.spot(room if position else other_room))
+        vessel = builder.add_vessel(builder.spot(location if position else other_room))
         known = SUBSTANCES.get(name)
         portion = ThingType(name, (name.split()[-1],), "some") if known is None else substance_type(known)
         if name == "water":
             portion = WATER
-        things[f"vessel {position}"], things[f"ingredient {position}"] = vessel, builder.add(portion, vessel)
+        entities[f"vessel {position}"], entities[f"ingredient {position}"] = vessel, builder.add(portion, vessel)
     decoy = builder.choose([name for name in ("salt", "sugar", "pepper", "ash") if name not in ingredients])
-    builder.add(ThingType(decoy, article="some"), builder.add_vessel(builder.spot(room)))
+    builder.add(ThingType(decoy, article="some"), builder.add_vessel(builder.spot(location)))
     note_number, names = note.number, frozenset(ingredients)
     builder.texts.append(
         f"make {topic} from its ingredients, and focus on it. A recipe is in the {recipe_room}. The ingredients are in "
-        f"the {other_room} and the {room}."
+        f"the {other_room} and the {location}."
     )
-    builder.visit(room)
+    builder.visit(location)
     builder.visit(other_room)
     builder.subgoals += [
         Goal("read the recipe", lambda lab: (-1, note_number) in lab.used),
@@ -559,13 +562,13 @@ def _build_mix(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
         Goal("mix them", partial(_exists, name=topic)),
     ]
     builder.sequence.append(_product_goal(topic))
-    return things
+    return entities
 
 
 def _are_together(lab: Lab, names: frozenset[str]) -> bool:
     return any(
-        len(thing.contents) == len(names) and {lab.things[n].type.name for n in thing.contents} == names
-        for thing in lab.things
+        len(entity.contents) == len(names) and {lab.things[n].type.name for n in entity.contents} == names
+        for entity in lab.things
     )
 
 
@@ -574,26 +577,26 @@ def _is_prepared(lab: Lab, names: frozenset[str], product: str) -> bool:
 
 
 def _exists(lab: Lab, name: str) -> bool:
-    return any(thing.type.name == name and thing.parent >= 0 for thing in reversed(lab.things))
+    return any(entity.type.name == name and entity.parent >= 0 for entity in reversed(lab.things))
 
 
 def _product_goal(name: str) -> Goal:
     return Goal(f"focus on the {name}", lambda lab: False, lambda lab, number: lab.things[number].type.name == name)
 
 
-def _build_paint(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_paint(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     is_tertiary = len(topic.split()) == 3
     middle = next((part for part in PAINT_MIXES[topic] if part in PAINT_MIXES), "")
     primaries = ["red paint", "yellow paint", "blue paint"]
-    things = {}
+    entities = {}
     for number in builder.permute(3):
         name = primaries[number]
-        cups = [builder.add_vessel(room, "wood cup") for _ in range(1 + is_tertiary)]
+        cups = [builder.add_vessel(location, "wood cup") for _ in range(1 + is_tertiary)]
         for cup in cups:
-            things[name] = builder.add(ThingType(name, ("paint",), "some"), cup)
-        things[f"cup of {name}"] = cups[-1]
-    things["bowl"] = builder.add_vessel(builder.spot(room))
-    builder.visit(room)
+            entities[name] = builder.add(ThingType(name, ("paint",), "some"), cup)
+        entities[f"cup of {name}"] = cups[-1]
+    entities["bowl"] = builder.add_vessel(builder.spot(location))
+    builder.visit(location)
     pairs = [*([(middle, PAINT_MIXES[middle])] if middle else []), (topic, PAINT_MIXES[topic])]
     for product, parts in pairs:
         names = frozenset(parts)
@@ -603,8 +606,8 @@ def _build_paint(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
         ]
         builder.sequence.append(_product_goal(product))
     then = f"focus on the {middle} that you make on the way, then on the {topic}" if middle else "focus on it"
-    builder.texts.append(f"mix {topic}, and {then}. Paints are in the {room}.")
-    return things
+    builder.texts.append(f"mix {topic}, and {then}. Paints are in the {location}.")
+    return entities
 
 
 # Motion
@@ -633,11 +636,11 @@ def slide_ticks(acceleration: float) -> int:
     return ticks
 
 
-def _is_on(lab: Lab, number: int, place: int) -> bool:
-    return lab.things[number].parent == place
+def _is_on(lab: Lab, number: int, target_number: int) -> bool:
+    return lab.things[number].parent == target_number
 
 
-def _build_plane(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
+def _build_plane(builder: Builder, topic: str, location: str) -> dict[str, Thing]:
     question, _, detail = topic.partition(" at ")
     by_angle = question in ("steepest", "shallowest")
     while True:
@@ -661,12 +664,12 @@ def _build_plane(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
                 is_portable=False,
                 acceleration=acceleration,
             ),
-            room,
+            location,
         )
         for acceleration in options
     ]
-    block = builder.add(ThingType("wood block", ("block",), role="block"), builder.spot(room))
-    stopwatch = builder.add(ThingType("stopwatch", role="stopwatch", is_switchable=True), builder.spot(room))
+    block = builder.add(ThingType("wood block", ("block",), role="block"), builder.spot(location))
+    stopwatch = builder.add(ThingType("stopwatch", role="stopwatch", is_switchable=True), builder.spot(location))
     is_fast = question in ("steepest", "least friction")
     ranked = sorted(planes, key=lambda plane: plane.type.acceleration)
     answer = ranked[-1] if is_fast else ranked[0]
@@ -678,17 +681,17 @@ def _build_plane(builder: Builder, topic: str, room: str) -> dict[str, Thing]:
     }
     common = f"surfaces of {detail}" if by_angle else f"an angle of {detail}"
     builder.texts.append(
-        f"find out which of the two inclined planes has {wishes[question]}, and focus on it. They are in the {room} "
-        f"and both have {common}. A block slides down faster on a steeper plane, and slower with more friction."
+        f"find out which of the two inclined planes has {wishes[question]}, and focus on it. They are in the "
+        f"{location} and both have {common}. A block slides down faster on a steeper plane, and slower with more friction."
     )
     numbers_of_planes = [plane.number for plane in planes]
     watch, sliding = stopwatch.number, block.number
-    builder.visit(room)
+    builder.visit(location)
     for position, plane_number in enumerate(numbers_of_planes):
         builder.subgoals.append(
             Goal(
                 f"put the block on plane {position + 1}",
-                partial(_is_on, number=sliding, place=plane_number),
+                partial(_is_on, number=sliding, target_number=plane_number),
             )
         )
     builder.subgoals += [
@@ -765,7 +768,7 @@ def list_kinds_by_tier() -> Mapping[str, tuple[tuple[Part, ...], ...]]:
         for position, topic in enumerate(family.topics):
             tier = "combo" if position % 5 == 4 else "evo" if position % 2 else "seen"
             kinds[tier].append((Part(name, topic, ""),))
-        kinds["longer"] += [(Part(name, "", ""), Part(other, "", "")) for other in FAMILIES if other != name]
+        kinds["longer"] += [(Part(name, "", ""), Part(partner, "", "")) for partner in FAMILIES if partner != name]
     return {tier: tuple(parts) for tier, parts in kinds.items()}
 
 
@@ -810,7 +813,7 @@ def collect_task_words() -> set[str]:
             for seed in range(2):
                 scene = build_scene([Part(name, topic, _ROOMS[0])], np.random.default_rng(seed))
                 texts.add(scene.text)
-                texts |= {f"{thing.label} {thing.type.name} {thing.type.text}" for thing in scene.lab.things}
+                texts |= {f"{entity.label} {entity.type.name} {entity.type.text}" for entity in scene.lab.things}
     return texts | {"First: After that:", *"ABCDEFGHJK", *"abcdefghjk"}
 
 

@@ -222,19 +222,19 @@ class Builder:
             name: self.lab.create(ThingType(name, holds="in", role="room", is_portable=False), -1) for name in ROOMS
         }
         self.fixtures: dict[tuple[str, str], Thing] = {}
-        for room, types in _FIXTURES.items():
+        for location, types in _FIXTURES.items():
             for thing_type in types:
-                self.fixtures[room, thing_type.name] = self.add(thing_type, room)
+                self.fixtures[location, thing_type.name] = self.add(thing_type, location)
         for name in ("toilet", "fountain"):
-            self.add(WATER, next(thing for (_, label), thing in self.fixtures.items() if label == name))
+            self.add(WATER, next(entity for (_, label), entity in self.fixtures.items() if label == name))
         for pair in _DOORS.split(","):
             first, second = (self.rooms[name].number for name in pair.split("-"))
             self.lab.doors[min(first, second), max(first, second)] = is_easy
         for position in self.permute(len(_DECORATIONS))[:6]:
             self.add(_DECORATIONS[position], self.choose(ROOMS[:-1]))
         if is_easy:
-            for thing in self.fixtures.values():
-                thing.is_open = True
+            for entity in self.fixtures.values():
+                entity.is_open = True
 
     def choose(self, options: Sequence[T]) -> T:
         """Draws one of several options."""
@@ -256,44 +256,44 @@ class Builder:
         """Draws a letter for an unknown thing."""
         return self._letters.pop()
 
-    def add(self, thing_type: ThingType, place: str | Thing, *, temperature: float = 20.0) -> Thing:
+    def add(self, thing_type: ThingType, target_number: str | Thing, *, temperature: float = 20.0) -> Thing:
         """Adds a thing to a room or to another thing."""
         self._names.add(thing_type.name)
-        parent = self.rooms[place] if isinstance(place, str) else place
+        parent = self.rooms[target_number] if isinstance(target_number, str) else target_number
         return self.lab.create(thing_type, parent.number, temperature=temperature)
 
-    def add_vessel(self, place: str | Thing, name: str = "", role: str = "") -> Thing:
+    def add_vessel(self, target_number: str | Thing, name: str = "", role: str = "") -> Thing:
         """Adds a vessel with a drawn name, which no other vessel has, or the given one."""
         free_names = [vessel for vessel in _VESSELS if vessel not in self._names]
-        return self.add(_vessel(name or self.choose(free_names), role), place)
+        return self.add(_vessel(name or self.choose(free_names), role), target_number)
 
-    def add_box(self, place: str) -> Thing:
+    def add_box(self, target_number: str) -> Thing:
         """Adds a box for an answer, in a color of its own."""
-        return self.add(_vessel(f"{self.draw_color()} box"), place)
+        return self.add(_vessel(f"{self.draw_color()} box"), target_number)
 
-    def spot(self, room: str) -> Thing:
+    def spot(self, location: str) -> Thing:
         """Draws a place in a room: its floor or a table there."""
         surfaces = [
-            thing
-            for (name, _), thing in self.fixtures.items()
-            if name == room and thing.type.holds == "on" and not thing.type.is_switchable
+            entity
+            for (name, _), entity in self.fixtures.items()
+            if name == location and entity.type.holds == "on" and not entity.type.is_switchable
         ]
-        return self.choose([self.rooms[room], *surfaces])
+        return self.choose([self.rooms[location], *surfaces])
 
     def break_one_of(self, options: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Breaks the fixtures of one drawn option."""
+        """Marks as broken the fixtures of one drawn option."""
         for fixture in self.choose(options):
             self.fixtures[fixture].is_broken = True
 
-    def visit(self, room: str) -> None:
+    def visit(self, location: str) -> None:
         """Adds the subgoal of being in a room."""
-        number = self.rooms[room].number
-        self.subgoals.append(Goal(f"be in the {room}", lambda lab: lab.room == number))
+        number = self.rooms[location].number
+        self.subgoals.append(Goal(f"be in the {location}", lambda lab: lab.room == number))
 
-    def focus_on(self, *things: Thing) -> None:
+    def focus_on(self, *entities: Thing) -> None:
         """Adds the goal of focusing on one of several things."""
-        numbers = frozenset(thing.number for thing in things)
-        name = f"focus on the {things[0].label}"
+        numbers = frozenset(entity.number for entity in entities)
+        name = f"focus on the {entities[0].label}"
         self.sequence.append(Goal(name, lambda lab: False, lambda lab, number: number in numbers))
 
     def build(self, kind: str, busy_rooms: Sequence[str]) -> Scene:

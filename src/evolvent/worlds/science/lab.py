@@ -153,7 +153,7 @@ class Lab:
     def copy(self) -> Lab:
         """Returns an independent copy."""
         twin: Lab = Lab.__new__(Lab)
-        twin.things = [thing.copy() for thing in self.things]
+        twin.things = [entity.copy() for entity in self.things]
         twin.doors, twin.active = self.doors.copy(), self.active[:]
         for name in _PLAIN_FIELDS:
             setattr(twin, name, getattr(self, name))
@@ -161,87 +161,87 @@ class Lab:
 
     def create(self, thing_type: ThingType, parent: int, *, temperature: float = AIR_TEMPERATURE) -> Thing:
         """Creates a thing in or on another."""
-        thing = Thing(len(self.things), thing_type, parent, None)
-        self.things.append(thing)
+        entity = Thing(len(self.things), thing_type, parent, None)
+        self.things.append(entity)
         if parent >= 0:
-            self.things[parent].contents.append(thing.number)
+            self.things[parent].contents.append(entity.number)
         if thing_type.substance is not None or thing_type.has_temperature:
-            thing.temperature = temperature
-            self.active.append(thing.number)
+            entity.temperature = temperature
+            self.active.append(entity.number)
         elif thing_type.role in _ACTIVE_ROLES:
-            self.active.append(thing.number)
+            self.active.append(entity.number)
         if thing_type.substance is not None:
-            self._set_phase(thing, thing_type.substance.phase_at(temperature))
+            self._set_phase(entity, thing_type.substance.phase_at(temperature))
         elif thing_type.role == "seed":
-            self.set_stage(thing, 0)
+            self.set_stage(entity, 0)
         self.version += 1
-        return thing
+        return entity
 
-    def move(self, thing: Thing, target: int) -> None:
+    def move(self, entity: Thing, target: int) -> None:
         """Moves a thing into or onto another; its connections come loose."""
-        if thing.parent >= 0:
-            self.things[thing.parent].contents.remove(thing.number)
-        thing.parent = target
+        if entity.parent >= 0:
+            self.things[entity.parent].contents.remove(entity.number)
+        entity.parent = target
         if target >= 0:
-            self.things[target].contents.append(thing.number)
-        thing.progress = 0.0 if thing.type.role == "block" else thing.progress
-        thing.speed = 0.0
-        self.disconnect(thing)
+            self.things[target].contents.append(entity.number)
+        entity.progress = 0.0 if entity.type.role == "block" else entity.progress
+        entity.speed = 0.0
+        self.disconnect(entity)
         self.version += 1
 
-    def remove(self, thing: Thing) -> None:
+    def remove(self, entity: Thing) -> None:
         """Removes a thing from the lab, with everything in it."""
-        for number in thing.contents[:]:
+        for number in entity.contents[:]:
             self.remove(self.things[number])
-        self.move(thing, -1)
+        self.move(entity, -1)
 
     def merge(self, container: Thing) -> None:
         """Merges portions of the same substance in a container; their temperatures are averaged."""
         portions: dict[str, Thing] = {}
         for number in container.contents[:]:
-            thing = self.things[number]
-            if thing.type.article != "some":
+            entity = self.things[number]
+            if entity.type.article != "some":
                 continue
-            first = portions.setdefault(thing.type.name, thing)
-            if first is not thing:
-                if first.temperature is not None and thing.temperature is not None:
-                    first.temperature = (first.temperature + thing.temperature) / 2
-                if thing.number in self.focused:
-                    self.focused = tuple(first.number if n == thing.number else n for n in self.focused)
-                self.remove(thing)
+            first = portions.setdefault(entity.type.name, entity)
+            if first is not entity:
+                if first.temperature is not None and entity.temperature is not None:
+                    first.temperature = (first.temperature + entity.temperature) / 2
+                if entity.number in self.focused:
+                    self.focused = tuple(first.number if n == entity.number else n for n in self.focused)
+                self.remove(entity)
 
-    def find_room(self, thing: Thing) -> int:
+    def find_room(self, entity: Thing) -> int:
         """Returns the number of the room that a thing is in: that of the agent for things in the inventory."""
-        while thing.type.role != "room":
-            if thing.parent < 0:
-                return self.room if thing.number == 0 else -1
-            thing = self.things[thing.parent]
-        return thing.number
+        while entity.type.role != "room":
+            if entity.parent < 0:
+                return self.room if entity.number == 0 else -1
+            entity = self.things[entity.parent]
+        return entity.number
 
-    def is_within(self, thing: Thing, container: int) -> bool:
+    def is_within(self, entity: Thing, container: int) -> bool:
         """Returns whether a thing is in or on another one, at any depth."""
-        while thing.parent >= 0:
-            if thing.parent == container:
+        while entity.parent >= 0:
+            if entity.parent == container:
                 return True
-            thing = self.things[thing.parent]
+            entity = self.things[entity.parent]
         return False
 
     def iterate_contents(self, container: Thing) -> Iterator[Thing]:
         """Yields what can be seen in or on a thing, at any depth: what closed containers hold cannot."""
         if container.is_open:
             for number in container.contents:
-                thing = self.things[number]
-                yield thing
-                if thing.contents:
-                    yield from self.iterate_contents(thing)
+                entity = self.things[number]
+                yield entity
+                if entity.contents:
+                    yield from self.iterate_contents(entity)
 
     def list_visible(self) -> list[Thing]:
         """Lists what the agent sees: the things of its room, then those it carries."""
         return [*self.iterate_contents(self.things[self.room]), *self.iterate_contents(self.things[0])]
 
-    def list_neighbors(self, room: int) -> list[int]:
+    def list_neighbors(self, location: int) -> list[int]:
         """Lists the rooms that a room has doors to."""
-        return [b if a == room else a for a, b in self.doors if room in (a, b)]
+        return [b if a == location else a for a, b in self.doors if location in (a, b)]
 
     def holds(self, container: Thing, name: str) -> Thing | None:
         """Returns the thing of a type that lies directly in a container, or None."""
@@ -261,12 +261,12 @@ class Lab:
         self.num_links += 1
         self.version += 1
 
-    def disconnect(self, thing: Thing) -> None:
-        """Disconnects both terminals of a thing."""
-        for terminal, link in enumerate(thing.links):
+    def disconnect(self, entity: Thing) -> None:
+        """Removes the connections of both terminals of a thing."""
+        for terminal, link in enumerate(entity.links):
             if link is not None:
                 self.things[link[0]].links[link[1]] = None
-                thing.links[terminal] = None
+                entity.links[terminal] = None
                 self.num_links -= 1
                 self.version += 1
 
@@ -276,7 +276,7 @@ class Lab:
         return source.is_on or not source.type.is_switchable
 
     def trace_circuit(self, source: Thing) -> list[tuple[Thing, int]] | None:
-        """Follows the connections from the anode of a source.
+        """Traces the connections from the anode of a source.
 
         Returns:
             The things of the circuit, each with the terminal at which it is entered, if the way leads back to the
@@ -286,26 +286,26 @@ class Lab:
         way: list[tuple[Thing, int]] = []
         link = source.links[0]
         while link is not None:
-            thing, terminal = self.things[link[0]], link[1]
-            if thing is source:
+            entity, terminal = self.things[link[0]], link[1]
+            if entity is source:
                 return way if terminal == 1 else None
-            is_conducting = thing.type.conducts and (thing.type.role != "switch" or thing.is_on)
+            is_conducting = entity.type.conducts and (entity.type.role != "switch" or entity.is_on)
             if not is_conducting or len(way) > len(self.things):
                 return None
-            way.append((thing, terminal))
-            link = thing.links[1 - terminal]
+            way.append((entity, terminal))
+            link = entity.links[1 - terminal]
         return None
 
     def update_circuits(self) -> None:
-        """Switches components on and off: a component is powered if its cathode leads to the anode of a source."""
+        """Updates which components are on: a component is powered if its cathode leads to the anode of a source."""
         powered = set()
-        for thing in self.things:
-            if thing.type.role == "source" and thing.links[0] is not None and self._is_source_working(thing):
-                circuit = self.trace_circuit(thing)
+        for entity in self.things:
+            if entity.type.role == "source" and entity.links[0] is not None and self._is_source_working(entity):
+                circuit = self.trace_circuit(entity)
                 powered |= {part.number for part, terminal in circuit or () if terminal == 1}
-        for thing in self.things:
-            if thing.type.role == "load" and thing.is_on != (thing.number in powered):
-                thing.is_on = not thing.is_on
+        for entity in self.things:
+            if entity.type.role == "load" and entity.is_on != (entity.number in powered):
+                entity.is_on = not entity.is_on
                 self.version += 1
 
     # Time
@@ -315,24 +315,24 @@ class Lab:
         for _ in range(ticks):
             self.ticks += 1
             for number in self.active[:]:
-                thing = self.things[number]
-                if thing.parent < 0:
+                entity = self.things[number]
+                if entity.parent < 0:
                     continue
-                if thing.temperature is not None:
-                    if thing.phase < 2 or self.things[thing.parent].type.role != "room":  # thin vapor stays vapor
-                        self._exchange_heat(thing)
-                elif thing.type.role == "seed":
-                    self._grow(thing)
-                elif thing.is_on:
-                    self._run(thing)
-                elif thing.type.role == "block":
-                    self._slide(thing)
+                if entity.temperature is not None:
+                    if entity.phase < 2 or self.things[entity.parent].type.role != "room":  # thin vapor stays vapor
+                        self._exchange_heat(entity)
+                elif entity.type.role == "seed":
+                    self._grow(entity)
+                elif entity.is_on:
+                    self._run(entity)
+                elif entity.type.role == "block":
+                    self._slide(entity)
         if self.num_links:
             self.update_circuits()
 
-    def find_surroundings(self, thing: Thing) -> tuple[float, float]:
+    def find_surroundings(self, entity: Thing) -> tuple[float, float]:
         """Returns the temperature around a thing, and the share of the difference that it loses in a tick."""
-        container = self.things[thing.parent]
+        container = self.things[entity.parent]
         while container.parent >= 0:
             source = container.type.source_temperature
             if source is not None:
@@ -344,38 +344,38 @@ class Lab:
             container = self.things[container.parent]
         return AIR_TEMPERATURE, _AIR_RATE
 
-    def _exchange_heat(self, thing: Thing) -> None:
-        surroundings, rate = self.find_surroundings(thing)
-        temperature = thing.temperature or 0.0
-        thing.temperature = temperature + rate * (surroundings - temperature)
-        if thing.type.substance is not None:
-            phase = thing.type.substance.phase_at(thing.temperature)
-            if phase != thing.phase:
-                self._set_phase(thing, phase)
+    def _exchange_heat(self, entity: Thing) -> None:
+        surroundings, rate = self.find_surroundings(entity)
+        temperature = entity.temperature or 0.0
+        entity.temperature = temperature + rate * (surroundings - temperature)
+        if entity.type.substance is not None:
+            phase = entity.type.substance.phase_at(entity.temperature)
+            if phase != entity.phase:
+                self._set_phase(entity, phase)
 
-    def _set_phase(self, thing: Thing, phase: int) -> None:
-        if thing.type.substance is None:
+    def _set_phase(self, entity: Thing, phase: int) -> None:
+        if entity.type.substance is None:
             return
-        thing.phase, thing.label = phase, thing.type.substance.phase_names[phase]
+        entity.phase, entity.label = phase, entity.type.substance.phase_names[phase]
         self.version += 1
-        if phase == 2 and thing.parent >= 0:
-            container = self.things[thing.parent]
+        if phase == 2 and entity.parent >= 0:
+            container = self.things[entity.parent]
             if container.type.role != "room" and container.is_open:
-                self.move(thing, self.find_room(thing))
+                self.move(entity, self.find_room(entity))
 
-    def _run(self, thing: Thing) -> None:
+    def _run(self, entity: Thing) -> None:
         """Runs a switched-on device for a tick: a stopwatch, a tap or a fire."""
-        if thing.type.role == "sink":
-            self._fill(thing)
-            for number in thing.contents[:]:
+        if entity.type.role == "sink":
+            self._fill(entity)
+            for number in entity.contents[:]:
                 vessel = self.things[number]
                 if vessel.type.holds == "in" and vessel.is_open:
                     self._fill(vessel)
             return
-        thing.timer += 1
-        if thing.type.role == "fire pit" and thing.timer >= _FIRE_TICKS:
-            thing.is_on, thing.timer = False, 0
-            wood = self.holds(thing, "wood")
+        entity.timer += 1
+        if entity.type.role == "fire pit" and entity.timer >= _FIRE_TICKS:
+            entity.is_on, entity.timer = False, 0
+            wood = self.holds(entity, "wood")
             if wood is not None:
                 self.remove(wood)
             self.version += 1
