@@ -248,8 +248,8 @@ def _build_measurement(builder: Builder, substance: Substance, location: str) ->
     box_room = builder.choose(_ROOMS)
     above_box, below_box = _add_boxes(builder, box_room)
     builder.texts.append(
-        f"measure the melting point of the {substance.name}, which is in the {location}. Focus on the thermometer, then "
-        f"on the {substance.name}. If its melting point is above {threshold} degrees celsius, focus on the "
+        f"measure the melting point of the {substance.name}, which is in the {location}. Focus on the thermometer, "
+        f"then on the {substance.name}. If its melting point is above {threshold} degrees celsius, focus on the "
         f"{above_box.label}, else on the {below_box.label}. The boxes are in the {box_room}. The thermometer is in "
         "the kitchen."
     )
@@ -358,8 +358,8 @@ def _build_conductivity(builder: Builder, topic: str, location: str) -> dict[str
     yes_box, no_box = _add_boxes(builder, parts_room)
     builder.texts.append(
         f"find out if the {topic} conducts electricity. It is in the {location}. Focus on it. If it conducts, put it "
-        f"into the {yes_box.label}, else into the {no_box.label}. The boxes, a battery, a {lamp.label} and wires are in the "
-        f"{parts_room}."
+        f"into the {yes_box.label}, else into the {no_box.label}. The boxes, a battery, a {lamp.label} and wires are "
+        f"in the {parts_room}."
     )
     number, answer = target.number, (yes_box if conducts else no_box).number
     builder.visit(location)
@@ -682,7 +682,8 @@ def _build_plane(builder: Builder, topic: str, location: str) -> dict[str, Thing
     common = f"surfaces of {detail}" if by_angle else f"an angle of {detail}"
     builder.texts.append(
         f"find out which of the two inclined planes has {wishes[question]}, and focus on it. They are in the "
-        f"{location} and both have {common}. A block slides down faster on a steeper plane, and slower with more friction."
+        f"{location} and both have {common}. A block slides down faster on a steeper plane, and slower "
+        "with more friction."
     )
     numbers_of_planes = [plane.number for plane in planes]
     watch, sliding = stopwatch.number, block.number
