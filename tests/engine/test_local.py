@@ -140,6 +140,61 @@ def test_packed_weights_give_the_same_answers_whatever_is_beside(policies, name,
         assert one.ids.tolist() == other.ids.tolist() and one.logprobs.tobytes() == other.logprobs.tobytes()
 
 
+def test_released_memory_is_taken_again_by_the_next_ask(policies, packing) -> None:
+    engine, ask = LocalEngine(policies["llama"], slots=4), SampleAsk(None, [1, 2, 3], 6, seeds=(0, 1))
+    ((before, _),) = ask_and_wait([ask], engine)
+    arena = engine._rows.arena
+    assert arena.touched.any() and arena.cache.any()
+    engine.release()
+    engine.release()
+    assert not hasattr(engine, "_decoder"), "copies of the weights"
+    assert not (arena.touched.any() or arena.cache.any() or arena.hidden.any()), "pages that were given back are zero"
+    with pytest.raises(StaleNode):
+        engine.submit(SampleAsk(before.node, [4], 2))
+    ((after, _),) = ask_and_wait([ask], engine)
+    assert engine._rows.arena is arena and engine._decoder.is_packed
+    assert after.ids.tolist() == before.ids.tolist() and after.logprobs.tobytes() == before.logprobs.tobytes()
+
+
+def test_a_released_engine_does_not_take_changed_weights_for_the_same_version() -> None:
+    policy = llama()
+    engine = LocalEngine(policy, slots=2)
+    ticket = engine.submit(ScoreAsk(None, [1, 2, 3]))
+    engine.release()
+    (finished,) = engine.poll()
+    assert finished.ticket == ticket and isinstance(finished.error, StaleNode)
+    with torch.no_grad():
+        next(iter(policy.model.parameters())).mul_(1.5)
+    engine.submit(ScoreAsk(None, [1, 2, 3]))
+    (finished,) = engine.poll()
+    assert isinstance(finished.error, WeightsChanged)
+    engine.sync(policy)
+    (scored,) = ask_and_wait([ScoreAsk(None, [1, 2, 3])], engine)
+    (expected,) = ask_and_wait([ScoreAsk(None, [1, 2, 3])], RecomputeEngine(policy))
+    np.testing.assert_allclose(scored.logprobs, expected.logprobs, atol=1e-5)
+
+
+def test_only_rows_that_nobody_refers_to_are_given_back(policies, monkeypatch) -> None:
+    engine = LocalEngine(policies["llama"], slots=4)
+    ((held,),) = ask_and_wait([SampleAsk(None, [1, 2, 3], 6)], engine)
+    ask_and_wait([SampleAsk(None, [5, 6, 7, 8], 6, seeds=(0, 1))], engine)
+    touched = engine._rows.arena.touched
+    gc.collect()
+    engine.release_unused()
+    assert np.count_nonzero(touched) == 3, "it is little"
+    monkeypatch.setattr("evolvent.engine.local._MIN_RELEASED", 1)
+    engine.release_unused()
+    assert np.count_nonzero(touched) == 1 and not engine.is_idle
+    computed = engine.usage.computed
+    ask_and_wait([ScoreAsk(held.node, [4, 5])], engine)
+    assert engine.usage.recomputed == 0 and engine.usage.computed <= computed + 3
+    del held
+    gc.collect()
+    assert engine.is_idle
+    engine.release_unused()
+    assert not touched.any()
+
+
 @pytest.mark.parametrize("cached", [10_000, 0])
 @pytest.mark.parametrize("slots", [1, 3, 16])
 @pytest.mark.parametrize("seed", [0, 1])

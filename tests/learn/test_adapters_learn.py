@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_training import WORDS, small_config, small_parts, small_policy
 
+from evolvent.engine import decoders, fused
 from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling, ScoreAsk
 from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
@@ -17,6 +18,7 @@ from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors, merge_adapter, trainable
+from evolvent.models.cpu_linear import packs_weights
 from evolvent.models.policy import load_policy
 from evolvent.scale.local_backend import LocalBackend
 
@@ -171,6 +173,52 @@ def test_the_local_engine_serves_what_can_be_merged(kind):
         assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in expected]
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+
+
+@pytest.fixture
+def packing(monkeypatch):
+    """Engines pack the weights of small models, as they do those of large ones."""
+    monkeypatch.setattr("evolvent.engine.fused._MAX_COPIED", 0)
+    monkeypatch.setattr("evolvent.models.cpu_linear.MIN_PRETRAINED", 1)
+    if not packs_weights(torch.zeros(2, 2), 10):
+        pytest.skip("needs PyTorch with oneDNN on this processor")
+
+
+def test_merged_and_packed_weights_are_never_all_there_at_once(monkeypatch, packing):
+    policy, held, merged = policy_of("lora", targets=("all-linear",)), list[int](), []
+    plain, pack = decoders.plain_model, fused.pack_weight
+
+    def merge(model):
+        merged.append(plain(model))
+        return merged[-1]
+
+    def watch(weight):
+        (model,) = merged
+        held.append(sum(part.numel() for name, part in model.named_parameters() if "_proj" in name))
+        return pack(weight)
+
+    monkeypatch.setattr(decoders, "plain_model", merge)
+    monkeypatch.setattr(fused, "pack_weight", watch)
+    engine = LocalEngine(policy, slots=2)
+    assert engine._decoder.is_packed
+    layers = len(merged[0].model.layers)
+    assert held[::4] == [held[0] * left // layers for left in range(layers, -1, -1)], "four packed weights a layer"
+    (scored,) = ask_and_wait([ScoreAsk(None, TEXTS[0])], engine)
+    np.testing.assert_allclose(scored.logprobs[1:], by_hand(policy, TEXTS[0]), atol=1e-5)
+
+
+def test_a_decoder_that_differs_leaves_the_next_one_whole_weights(monkeypatch, packing):
+    measure = decoders._measure_difference
+
+    def differ(decoder, model):
+        return 1.0 if isinstance(decoder, fused.FusedDecoder) else measure(decoder, model)
+
+    monkeypatch.setattr(decoders, "_measure_difference", differ)
+    policy = policy_of("lora", targets=("all-linear",))
+    engine = LocalEngine(policy, slots=2)
+    assert isinstance(engine._decoder, decoders.ModuleDecoder)
+    (scored,) = ask_and_wait([ScoreAsk(None, TEXTS[0])], engine)
+    np.testing.assert_allclose(scored.logprobs[1:], by_hand(policy, TEXTS[0]), atol=1e-5)
 
 
 def test_an_engine_notices_that_an_adapter_has_learned():

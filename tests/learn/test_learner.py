@@ -241,6 +241,17 @@ def test_refusals() -> None:
             small_config(**wrong)
 
 
+def test_every_forward_of_an_update_gives_freed_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise batches of different lengths leave gaps that add up: 0.3 GB in 16 forwards of SmolLM2."""
+    released: list[int] = []
+    monkeypatch.setattr("evolvent.learn.parallel.lay.release_heap", released.append)
+    monkeypatch.setattr("evolvent.learn.parallel.lay.MIN_PRETRAINED", 1)
+    learner = Learner(small_policy(), weighted_nll, small_config(), seed=0)
+    parts = small_parts(learner.policy, 3)
+    learner.update([collate_padded(parts, [[index]]) for index in range(3)])
+    assert released == [learner.policy.parameters()] * 3
+
+
 def test_a_finished_training_has_a_message_and_no_work(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     first = train(tmp_path)
     updates: list[UpdateMetrics] = []

@@ -54,6 +54,27 @@ def _gradients(policy: Policy, ids: torch.Tensor, *, recompute: bool = False) ->
     return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
 
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_frozen_layers_keep_no_input_for_backward(monkeypatch, is_trained):
+    monkeypatch.setattr(cpu_linear, "MIN_PRETRAINED", 1)
+    layer, x = torch.nn.Linear(128, 256), torch.randn(9, 128, requires_grad=True)
+    layer.requires_grad_(is_trained)
+    saved_bytes: list[int] = []
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        saved_bytes.append(tensor.nbytes)
+        return tensor
+
+    with linear_by_onednn(layer), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        product = layer(x)
+    assert sum(saved_bytes) == layer.weight.nbytes + (x.nbytes if is_trained else 0)
+    product.square().sum().backward()
+    expected = x.detach().clone().requires_grad_()
+    F.linear(expected, layer.weight.detach(), layer.bias.detach()).square().sum().backward()
+    torch.testing.assert_close(x.grad, expected.grad, atol=1e-4, rtol=1e-4)
+    assert (layer.weight.grad is not None) == is_trained
+
+
 def test_layers_that_are_computed_again_stay_with_torch(monkeypatch):
     """A recomputed layer must save what it saved before; here gradients are those without recomputation."""
     policy, ids = byte_policy(), torch.arange(40).view(2, 20)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,6 +17,8 @@ from evolvent.cli.setup.settings import parse_command
 from evolvent.cli.terminal.console import make_console
 from evolvent.cli.train import planning
 from evolvent.cli.train.rl import METHODS, make_command, run
+from evolvent.engine.asks import ScoreAsk
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import Load, build_meta_model, estimate_memory
@@ -143,7 +147,8 @@ def test_the_nearest_settings_that_fit_are_suggested(model):
 
 
 def practise(folder, monkeypatch, *, recompute: bool) -> dict[str, object]:
-    """One iteration of PPO with a critic of its own: the bytes that are held after its update, losses, gradients."""
+    """One iteration of PPO with a critic of its own: the bytes that are held after its update, those of the engine
+    while it plays, losses, gradients."""
     policy, world, seen = make_policy([Lookup()], size="xs", seed=0), Lookup(), dict[str, object]()
     practice = RLConfig(iterations=1, tasks_per_iteration=2, group_size=2, ppo_epochs=1, minibatches=1, horizon=1)
     practice = practice.model_copy(update={"critic": "separate"})
@@ -167,12 +172,20 @@ def practise(folder, monkeypatch, *, recompute: bool) -> dict[str, object]:
         seen["gradients"] = size_of([weight.grad for part in weights for weight in part])
         seen["optimizer"] = size_of(moments)
         seen["reference"] = size_of(self.initial_policy.model.parameters())
-        decoder = backend._engine._decoder
-        seen["engine"] = size_of(tensors_of([decoder._embedding, decoder._layers, decoder._norm, decoder._logits]))
+        engine = backend._engine
+        seen["released"] = not hasattr(engine, "_decoder") and not engine._rows.arena.touched.any()
         seen["recomputes"] = [learner.policy.model.is_activation_checkpointing for learner in learners]
         seen["grads"] = [weight.grad.clone() for weight in weights[0]]
         seen["metrics"] = dict(self.metrics)
 
+    score = PolicyTrainer.score
+
+    def watch_score(self, *arguments, **options):
+        decoder = backend._engine._decoder
+        seen["engine"] = size_of(tensors_of([decoder._embedding, decoder._layers, decoder._norm, decoder._logits]))
+        return score(self, *arguments, **options)
+
+    monkeypatch.setattr(PolicyTrainer, "score", watch_score)
     monkeypatch.setattr(PolicyTrainer, "_update_networks", watch)
     with Run(folder, backend, seed=0, settings=backend.settings(), method="python") as run:
         ppo(policy, list(world.tasks("train", world.tiers[0]))[:4], config=PPOConfig(practice=practice), run=run)
@@ -201,12 +214,32 @@ def test_the_plan_is_what_a_training_holds_and_recomputation_changes_no_result(t
     planned = estimate_rl_memory(build_meta_model(policy.model.config), ONE, ADAMW, work=work)
     for kind in ("parameters", "critic", "gradients", "optimizer", "reference", "engine"):
         assert getattr(planned, kind) == pytest.approx(plain[kind], rel=0.02), kind
+    assert plain["released"], "the engine has no copies, keys and values while the weights are updated"
     again = practise(tmp_path / "again", monkeypatch, recompute=True)
     assert (plain["recomputes"], again["recomputes"]) == ([False] * 2, [True] * 2)
     for name in ("loss", "grad_norm", "critic_loss"):
         assert again["metrics"][name] == pytest.approx(plain["metrics"][name], rel=2e-6, abs=2e-6)
     for gradient, other in zip(plain["grads"], again["grads"], strict=True):
         torch.testing.assert_close(gradient, other, rtol=0, atol=2e-6)
+
+
+def test_an_engine_is_released_only_where_nobody_needs_it():
+    policy = make_policy([Lookup()], size="xs", seed=0)
+    backend = LocalBackend({"lookup": Lookup()}, slots=4)
+    engine = backend.serve_policy(policy)
+    (scored,) = ask_and_wait([ScoreAsk(None, [1, 2, 3])], engine)
+    backend._release_engine(only_idle=True)
+    assert hasattr(engine, "_decoder") and not engine.is_idle and scored.node.length == 3
+    with ThreadPoolExecutor(1) as threads, backend._lock:
+        threads.submit(backend._release_engine).result()
+    assert hasattr(engine, "_decoder"), "another thread plays"
+    del scored
+    gc.collect()
+    backend._release_engine(only_idle=True)
+    assert not hasattr(engine, "_decoder")
+    assert backend.serve_policy(policy) is engine
+    (again,) = ask_and_wait([ScoreAsk(None, [1, 2, 3])], engine)
+    assert len(again.logprobs) == 3
 
 
 def test_the_engine_takes_what_the_update_leaves():

@@ -297,6 +297,13 @@ class RowAllocator:
         self.busy[row], self.fed[row], self._state_at[row] = False, 0, -1
         self._free.append(row)
 
+    def release_free(self) -> None:
+        """Releases the memory of all free rows."""
+        if len(self._free) == self.arena.rows:
+            self.arena.release_all()
+        for row in self._free:
+            self.arena.release(row)
+
     def reap(self) -> None:
         """Collects rows and spilled tokens of segments that are no longer referenced."""
         while self.trie.dropped:
@@ -618,6 +625,14 @@ class Arena:
         self._release(self._hidden_memory, self.hidden[row, :count])
         self.touched[row] = 0
         return count
+
+    def release_all(self) -> None:
+        """Releases the memory of all rows, whose contents are lost; where a device took it at once, it stays."""
+        if self._cache_memory is None or self._hidden_memory is None or not self.touched.any():
+            return
+        for memory, tensor in ((self._cache_memory, self.cache), (self._hidden_memory, self.hidden)):
+            memory.release(0, tensor.nbytes)
+        self.touched[:] = 0
 
     @staticmethod
     def _release(memory: LazyMemory, part: Tensor) -> None:

@@ -619,10 +619,19 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
         tolerance = _ROUNDING.get(dtype, _TOLERANCE)
         reference = plain if dtype in _ROUNDING else model  # merging an adapter into short numbers rounds them too
         makers: tuple[type[FusedDecoder] | type[ModuleDecoder], ...] = (FusedDecoder, ModuleDecoder)
+        is_copy = plain is not reference and plain is not model
+        decoder: FusedDecoder | ModuleDecoder
         for maker in makers[1 if fused_reason else 0 :]:
+            if plain is None:  # the decoder that failed took it apart
+                plain = plain_model(model)
             try:
                 with boundary(EngineError, f"{maker.__name__} cannot run it"):
-                    decoder = maker(plain, capacity=capacity)
+                    if maker is FusedDecoder and is_copy:
+                        merged, plain = plain, None
+                        decoder = FusedDecoder(merged, capacity=capacity, drops_packed=True)
+                        del merged
+                    else:
+                        decoder = maker(plain, capacity=capacity)
                     difference = _measure_difference(decoder, reference)
                     if isinstance(decoder, ModuleDecoder) and decoder.shape.states and difference > tolerance:
                         decoder.one_by_one = True

@@ -293,13 +293,18 @@ class _Layer:
 class FusedDecoder:
     """The fused forward of one model's weights as they are now.
 
+    Args:
+        model: a causal LM without adapter.
+        capacity: maximum number of tokens of a text.
+        drops_packed: whether the model is a copy that nobody else needs: its linear layers lose each weight as soon as
+            it is packed, so that no two copies of all weights are in memory at once.
     Attributes:
         shape: what the arena keeps per token.
         vocabulary: number of logits.
         is_packed: whether it holds packed copies of the weights, so that the model's own are not read.
     """
 
-    def __init__(self, model: PreTrainedModel, *, capacity: int) -> None:
+    def __init__(self, model: PreTrainedModel, *, capacity: int, drops_packed: bool = False) -> None:
         config, base = model.config, model.model
         weight = base.embed_tokens.weight.detach()
         self._queries = int(config.num_attention_heads)
@@ -312,6 +317,7 @@ class FusedDecoder:
         num_weights = sum(part.numel() for part in model.parameters())
         self._copies = self._exact and num_weights < _MAX_COPIED
         self.is_packed = not self._copies and packs_weights(weight, num_weights)
+        self._drops_packed = drops_packed and self.is_packed
         with torch.inference_mode():
             self._embedding = weight.clone() if self._copies else weight
             self._fuses = self._copies or self.is_packed
@@ -408,7 +414,7 @@ class FusedDecoder:
             gate_bias = None if gate_bias is None or up_bias is None else torch.cat([gate_bias, up_bias])
         if self._copies:
             gate = gate * mlp_norm
-        return _Layer(
+        fused = _Layer(
             qkv=self._lay_out(qkv),
             qkv_bias=qkv_bias,
             out=self._lay_out(attention.o_proj.weight.detach()),
@@ -423,6 +429,10 @@ class FusedDecoder:
             mlp_norm=None if self._copies else mlp_norm.clone(),
             head_norm=self._head_norm(attention),
         )
+        if self._drops_packed:
+            for part in (*parts, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj):
+                part.weight = None
+        return fused
 
     def _lay_out(self, weight: Tensor) -> Weight:
         """Returns a weight `[out, in]` as products need it: packed, a copy, or a view of the model's own."""

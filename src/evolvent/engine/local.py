@@ -45,6 +45,8 @@ from evolvent.engine.streams import (
 )
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
+from evolvent.models.cpu_linear import release_heap
+from evolvent.models.defaults import MIN_PRETRAINED
 from evolvent.models.placement import available_bytes, free_address_bytes
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ __all__ = ["LocalEngine"]
 
 log = logging.getLogger(__name__)
 _VERSION = attrgetter("_version")
+_MIN_RELEASED = 2**26  # bytes of keys and values: to give back less costs more than it is worth
 _STOPS = ("", "stop", "length", "choice", "fault")
 Ints = NDArray[np.int64]
 
@@ -97,6 +100,7 @@ class LocalEngine:
         self._queue: deque[Stream] = deque()
         self._requests: dict[Ticket, TicketState] = {}
         self._done: list[Finished] = []
+        self._is_released = False
         self._midway = False  # an exception left a forward half done: rows and streams may contradict each other
         self._load_policy(policy, None)
 
@@ -106,6 +110,39 @@ class LocalEngine:
             StaleNode("the engine has loaded new weights", value=policy.version, hint="start again from new root nodes")
         )
         self._load_policy(policy, self._rows.arena)
+
+    def release(self) -> None:
+        """Releases the copies of the weights and all keys and values; all nodes become stale, open tickets end with
+        StaleNode.
+
+        It is for the time in which nothing is asked, such as an update of the weights. The next ask loads the weights
+        again, if they are the same; otherwise it needs `sync`, as ever.
+        """
+        self._fail_all(
+            StaleNode("the engine has released its memory", value=self.version, hint="start again from new root nodes")
+        )
+        if self._is_released:
+            return
+        self._is_released, arena = True, self._rows.arena
+        del self._decoder
+        arena.release_all()
+        self._reset_rows(arena)
+        num_weights = sum(weight.numel() for weight in self._parameters)
+        if num_weights >= MIN_PRETRAINED:
+            release_heap(num_weights)
+
+    def release_unused(self) -> None:
+        """Releases the memory of rows that hold nothing that a node or an open ticket refers to, where it is much."""
+        self._rows.reap()
+        token_bytes = self._rows.arena.shape.token_bytes(self._rows.arena.cache.dtype)
+        if int(self._rows.arena.touched.sum()) * token_bytes >= _MIN_RELEASED:
+            self._rows.release_free()
+
+    @property
+    def is_idle(self) -> bool:
+        """Returns whether no ticket is open and nobody holds a node."""
+        self._rows.reap()
+        return not self.pending() and self._trie.live == 1
 
     def _recover(self) -> None:
         """Resets the engine after an interrupted forward; nodes become stale."""
@@ -127,10 +164,17 @@ class LocalEngine:
         self.vocabulary = self._decoder.vocabulary
         if arena is None or not arena.serves(self._decoder.shape, capacity, weight):
             arena = self._make_arena(capacity, weight)
-        shape, memory_bytes = self._decoder.shape, self.memory_bytes or 0
-        max_tokens = memory_bytes // shape.token_bytes(weight.dtype)
+        self._reset_rows(arena)
+        self._parameters = [parameter for parameter in policy.model.parameters() if not parameter.is_inference()]
+        self._fingerprint = self._weights_version()
+        self._midway = self._is_released = False
+
+    def _reset_rows(self, arena: Arena) -> None:
+        """Resets rows and paths: nothing in the arena is known afterwards."""
+        shape, memory_bytes = arena.shape, self.memory_bytes or 0
+        max_tokens = memory_bytes // shape.token_bytes(arena.cache.dtype)
         self._trie = Trie(self.version)
-        cached = arena.rows * capacity if self._max_cached is None else self._max_cached
+        cached = arena.rows * arena.capacity if self._max_cached is None else self._max_cached
         self._rows = RowAllocator(
             arena,
             self._trie,
@@ -138,10 +182,7 @@ class LocalEngine:
             max_tokens=max_tokens if arena.is_lazy else None,
             max_snapshots=_share_of_states(shape, memory_bytes),
         )
-        self._streams = Streams(arena.rows, capacity, self.vocabulary)
-        self._parameters = [parameter for parameter in policy.model.parameters() if not parameter.is_inference()]
-        self._fingerprint = self._weights_version()
-        self._midway = False
+        self._streams = Streams(arena.rows, arena.capacity, self.vocabulary)
 
     def _make_arena(self, capacity: int, weight: Tensor) -> Arena:
         """Builds an arena within the memory that is free.
@@ -183,6 +224,8 @@ class LocalEngine:
         at once.
         """
         self._recover()
+        if self._is_released and self._weights_version() == self._fingerprint:
+            self._load_policy(self._policy, self._rows.arena)
         tokens = validate_ask(ask, self._trie, context=self.context, vocabulary=self.vocabulary)
         self._rows.reap()
         node = ask.node

@@ -118,8 +118,10 @@ class _OneDnnLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        # The gradient of x needs no x: below an adapter, where weights are frozen, it is not kept.
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.has_bias = bias is not None
+        ctx.x_shape = x.shape
         return multiply_packed(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
 
     @staticmethod
@@ -127,7 +129,7 @@ class _OneDnnLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         gradient = gradients[0].reshape(-1, gradients[0].shape[-1])
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        x_gradient = multiply_packed(gradient, weight.t()).view_as(x) if needs_x else None
+        x_gradient = multiply_packed(gradient, weight.t()).view(ctx.x_shape) if needs_x else None
         weight_gradient = multiply_packed(gradient.t(), x.reshape(-1, x.shape[-1]).t()) if needs_weight else None
         return x_gradient, weight_gradient, gradient.sum(0) if ctx.has_bias and needs_bias else None
 

@@ -375,6 +375,8 @@ class PolicyTrainer:
         checkpointer: saves and loads checkpoints.
         log: appends numbers to the run's metrics.
         save_samples: is called with the advantages of two episodes, for inspection (`rl/diagnostics.py`); None: not.
+        release_player: is called before an update, which replaces the weights that play: gives back the memory of what
+            plays; None: not. It is not called where rollouts are prefetched meanwhile.
     Attributes:
         learner: of the policy.
         critic: learner of a separate critic, or None.
@@ -398,6 +400,7 @@ class PolicyTrainer:
         checkpointer: Checkpointer,
         log: Log,
         save_samples: Log | None = None,
+        release_player: Callable[[], None] | None = None,
     ) -> None:
         config = spec.config
         if spec.action_level:
@@ -410,7 +413,7 @@ class PolicyTrainer:
             log,
             build_learner,
         )
-        self._save_samples = save_samples
+        self._save_samples, self._release_player = save_samples, release_player
         temperature = 1.0 if spec.action_level else config.temperature  # a choice has its own
         sampling_objective = replace(spec.objective, temperature=temperature)
         self.learner = build_learner(policy.clone(), sampling_objective, "policy")
@@ -655,6 +658,8 @@ class PolicyTrainer:
         self._metrics["idle"] = float(self._degenerate_batches.count > 0)
         self._degenerate_batches.check(self._metrics.get("success", 0.0))
         if self._degenerate_batches.count == 0:
+            if self._release_player is not None and self._prefetcher is None:
+                self._release_player()
             self._update_networks(rollout, columns, learned_mask)
         release_heap(self.policy.parameters())
         self.advance_version()

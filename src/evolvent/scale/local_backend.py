@@ -383,11 +383,12 @@ class LocalBackend:
         """Plays the starts with the engine of this process; stores nothing."""
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         with self._lock:
+            engine = self.serve_policy(agent.policy)
             playing = collect(
                 self.worlds,
                 starts,
                 agent,
-                engine=self.serve_policy(agent.policy),
+                engine=engine,
                 seed=stage.seed,
                 slots=self.slots,
                 limits=limits,
@@ -396,6 +397,9 @@ class LocalBackend:
             )
             with closing(playing) as trajectories:
                 yield from trajectories
+            del playing, trajectories  # with the conversations, whose nodes hold keys and values
+            if isinstance(engine, LocalEngine):
+                engine.release_unused()
 
     def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
         """What plays with a copy of the policy and improves it; its episodes are stored under the stage's name."""
@@ -458,6 +462,7 @@ class LocalBackend:
             checkpointer=keeper,
             log=log,
             save_samples=show if self.ranks.is_leader else None,
+            release_player=self._release_engine,
         )
         made.truncate_history = shorter
         return made
@@ -534,6 +539,7 @@ class LocalBackend:
             _log.warning("not learned: %s", problem)
         if flattened.refused:
             stage.log({"refused": len(flattened.refused)})
+        self._release_engine(only_idle=True)
         learner = Learner(
             policy.clone(),
             objective,
@@ -612,6 +618,21 @@ class LocalBackend:
             _log.warning("prefixes are not shared: %s", problem)
             return RecomputeEngine(policy, slots=min(self.slots, _RECOMPUTE_SLOTS))
         return engine
+
+    def _release_engine(self, *, only_idle: bool = False) -> None:
+        """Releases what the engine holds for a policy whose weights are about to be replaced; a busy one stays.
+
+        Args:
+            only_idle: whether an engine stays as it is while somebody holds one of its nodes.
+        """
+        if not self._lock.acquire(blocking=False):
+            return  # another thread plays
+        try:
+            engine = self._engine
+            if isinstance(engine, LocalEngine) and not engine.pending() and (engine.is_idle or not only_idle):
+                engine.release()
+        finally:
+            self._lock.release()
 
     def _train_config(self, policy: Policy) -> TrainConfig:
         """Returns the settings of imitation; what nobody set follows from a pretrained policy."""

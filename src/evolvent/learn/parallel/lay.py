@@ -16,6 +16,8 @@ from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.parallel.ranks import Mesh, Parallelism, Ranks
 from evolvent.learn.parallel.stages import Pipeline, check_pipeline, split_into_stages
 from evolvent.learn.token_sequences import Batch
+from evolvent.models.cpu_linear import release_heap
+from evolvent.models.defaults import MIN_PRETRAINED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -105,11 +107,15 @@ class DistributedModel:
         """
         if self._pipeline is not None:
             return self._pipeline.backward(batches, loss, needs)
-        total = torch.zeros((), device=self.ranks.device)
+        total, is_on_cpu = torch.zeros((), device=self.ranks.device), self.ranks.device.type == "cpu"
+        num_weights = sum(weight.numel() for weight in self._model.parameters()) if is_on_cpu else 0
         for batch in batches:
             scaled_loss = loss(self._compute(self._model, batch, needs=needs), batch)
             torch.autograd.backward(scaled_loss)
             total += scaled_loss.detach()
+            del scaled_loss
+            if num_weights >= MIN_PRETRAINED:
+                release_heap(num_weights)  # batches of other lengths leave other gaps in the heap, which would add up
         return total
 
     def reduce(self) -> None:
