@@ -20,8 +20,8 @@ def brief(completion):
     return 1 / (1 + len(completion.split()))
 
 
-def says_its_word(completion, answer):
-    return completion.split().count(answer) / 4
+def share_of_colors(completion, answer):
+    return sum(word in answer.split() for word in completion.split()) / 4
 
 
 model, data = (*sys.argv[1:], None, None)[:2]
@@ -29,7 +29,7 @@ if model:
     rows = [{"prompt": f"What is {a} * {b}?", "answer": a * b} for a in range(11, 31) for b in range(11, 31)]
     rewards, tools, settings = ["number", (brief, 0.1)], [calculate], {"iterations": 20}
 else:
-    words = ("red", "blue", "green", "one", "two", "three", "four", "five", "six")
-    rows = [{"prompt": f"say {word}", "answer": word} for word in words]
-    rewards, tools, settings = [says_its_word], [], {"iterations": 4, "max_tokens": 4}
+    numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    rows = [{"prompt": f"name {number} colors", "answer": "red green blue black white"} for number in numbers]
+    rewards, tools, settings = [share_of_colors], [], {"iterations": 8, "max_tokens": 4}
 policy = ev.train_grpo(model or "xs", data or rows, rewards, tools=tools, folder="runs/grpo-prompts", **settings)

@@ -6,9 +6,7 @@ MODEL is a local Hugging Face folder, RECIPES a folder of Minecraft's recipe fil
 world's own recipes). Without a model a small one is made for a simpler world, and imitates demonstrations first. The
 policy plays in this process, or on an endpoint that takes weights from the folder WEIGHTS after each iteration:
 
-    evolvent serve --policy MODEL --reload WEIGHTS
-
-DIALECT is what that server speaks: openai (a server of ours, as above), vllm or sglang.
+    evolvent serve --policy MODEL --reload WEIGHTS      # DIALECT openai; others are vllm and sglang
 """
 
 import argparse
