@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,7 +12,9 @@ from pydantic import Field
 from evolvent import former_names
 from evolvent.config import Config
 from evolvent.errors import ConfigError
-from evolvent.identity import canonical, check_identity, fingerprint, version_1_text
+from evolvent.identity import canonical, check_identity, fingerprint, version_1_text, version_1_values
+from evolvent.learn.settings import TrainConfig
+from evolvent.models.adapters import AdapterConfig
 
 
 class Inner(Config):
@@ -76,3 +79,18 @@ def test_what_has_no_identity_is_refused():
         check_identity("objective", Outer(table={"f": lambda: None}))
     with pytest.raises(ConfigError, match="this value has no unique identity"):
         fingerprint(object())
+
+
+def test_a_setting_that_came_later_is_in_no_identity_until_it_is_set():
+    """Runs and kept studies of versions without the setting are found again."""
+    plain, quantized = AdapterConfig(kind="lora"), AdapterConfig(kind="lora", base_bits=4)
+    assert "base_bits" not in json.dumps(canonical(plain)) and "base_bits" not in version_1_text(plain)
+    assert "base_bits" not in version_1_values(plain)
+    assert version_1_values(quantized)["base_bits"] == 4
+    assert fingerprint(plain) != fingerprint(quantized) and version_1_text(plain) != version_1_text(quantized)
+
+
+def test_a_setting_that_changes_no_result_is_in_no_identity():
+    plain, offloaded = TrainConfig(), TrainConfig(offload="optimizer")
+    assert version_1_values(plain) == version_1_values(offloaded) and "offload" not in version_1_values(plain)
+    assert fingerprint(plain) == fingerprint(offloaded) and version_1_text(plain) == version_1_text(offloaded)

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["FORMER_CLASSES", "FORMER_FIELDS", "FORMER_VALUES", "former_class", "former_fields", "former_values"]
+__all__ = [
+    "FORMER_CLASSES",
+    "FORMER_FIELDS",
+    "FORMER_VALUES",
+    "LATER_FIELDS",
+    "former_class",
+    "former_fields",
+    "former_values",
+    "later_fields",
+]
 
 FORMER_CLASSES: Mapping[str, str] = {
     "AGDCConfig": "AGDC",
@@ -729,6 +738,13 @@ FORMER_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {"RLConfig": {"cr
 """By class and present field: the former names of values, by their present names."""
 
 
+LATER_FIELDS: Mapping[str, Mapping[str, object]] = {"AdapterConfig": {"base_bits": None}}
+"""By class: fields that were added later, with the value under which the result is that from before they existed.
+
+A field with that value is in no identity, so that runs and kept studies of earlier versions are found again.
+"""
+
+
 def former_class(name: str) -> str:
     """Returns the name that a class has in identities."""
     return FORMER_CLASSES.get(name, name)
@@ -748,3 +764,11 @@ def former_values(cls: type) -> dict[str, Mapping[str, str]]:
     for base in reversed(cls.__mro__):
         values.update(FORMER_VALUES.get(base.__name__, {}))
     return values
+
+
+def later_fields(cls: type) -> dict[str, object]:
+    """Returns the fields of a class, those of its bases included, that were added later; see `LATER_FIELDS`."""
+    fields: dict[str, object] = {}
+    for base in reversed(cls.__mro__):
+        fields.update(LATER_FIELDS.get(base.__name__, {}))
+    return fields

@@ -22,7 +22,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from evolvent.errors import ConfigError
-from evolvent.former_names import former_class, former_fields, former_values
+from evolvent.former_names import former_class, former_fields, former_values, later_fields
 
 _MAX_TEXT = 10_000  # characters of a value's text that a digest of code covers
 __all__ = [
@@ -93,7 +93,8 @@ def version_1_text(value: object) -> str:
 def version_1_values(config: BaseModel, *, exclude: Set[str] = frozenset()) -> dict[str, object]:
     """Returns a configuration as JSON values under the names that its settings had in version 1.
 
-    Digests that are stored with checkpoints and prepared data are of these values.
+    Digests that are stored with checkpoints and prepared data are of these values. Settings that are not in the repr
+    change no result and are left out.
 
     Args:
         exclude: present names of settings that are left out.
@@ -106,7 +107,10 @@ def version_1_values(config: BaseModel, *, exclude: Set[str] = frozenset()) -> d
         inner = getattr(config, name)
         if isinstance(inner, BaseModel):
             values[name] = version_1_values(inner)
-    return {former.get(name, name): value for name, value in values.items() if name not in exclude}
+    later = later_fields(type(config))
+    left_out = {name for name, value in later.items() if getattr(config, name) == value}
+    left_out |= {name for name, field in type(config).model_fields.items() if not field.repr}
+    return {former.get(name, name): value for name, value in values.items() if name not in exclude | left_out}
 
 
 def check_identity(kind: str, value: object) -> None:
@@ -144,8 +148,10 @@ def _list_members(value: object) -> list[tuple[str, Any]] | None:
 
 
 def _use_former_names(cls: type, pairs: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    former, values = former_fields(cls), former_values(cls)
+    former, values, later = former_fields(cls), former_values(cls), later_fields(cls)
     for name, item in pairs:
+        if name in later and item == later[name]:
+            continue
         yield former.get(name, name), values[name].get(item, item) if name in values else item
 
 

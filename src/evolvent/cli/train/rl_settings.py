@@ -40,6 +40,7 @@ class UpdateConfig(Config):
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the forward")
     offload: Offload | None = Field(
         default=None,
+        repr=False,  # in no digest: a run goes on with or without it
         description="what a device leaves in main memory: states of the optimizer, the reference, or both",
     )
 
