@@ -130,7 +130,7 @@ def test_after_the_last_step_there_is_nothing_left_to_do(whole, tmp_path, capsys
 def test_a_resumed_run_keeps_its_settings_but_for_where_it_runs(data, whole, stopped, capsys):
     code, _, error = told(capsys, "train", "--resume", stopped, "--train.lr", 1, "--keep.every=3", "--seed=4")
     assert code == 2 and "got --train.lr 1 --seed=4 (leave them out" in error and "keep.every" not in error
-    assert "only parallel.*, keep.*, device, threads may change" in error
+    assert "only parallel.*, keep.*, device, threads, train.offload may change" in error
     code, _, error = told(capsys, "train", "dpo", "--resume", stopped)
     assert code == 2 and f"use: evolvent train sft --resume {stopped}" in error
     code, shown, error = told(capsys, "train", "--resume", stopped, "--parallel.recompute", "true", "--keep.every=3")
