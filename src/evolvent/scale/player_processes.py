@@ -240,8 +240,15 @@ def serve_player(folder: str, interval_s: str) -> None:
     """
     watched = os.dup(0)
     Thread(target=_end_with_caller, args=(watched, folder), daemon=True).start()
-    pipe, player, failure = CallerPipe(), None, ""
-    heartbeat = _Heartbeat(pipe, interval_s=float(interval_s))
+    with suppress(BrokenPipeError):  # the caller was killed before it read an answer
+        _serve_calls(CallerPipe(), interval_s=float(interval_s))
+    with _DELETION:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve_calls(pipe: CallerPipe, *, interval_s: float) -> None:
+    player, failure = None, ""
+    heartbeat = _Heartbeat(pipe, interval_s=interval_s)
     while (message := pipe.read_message()) is not None:
         heartbeat.begin()
         request, body = json.loads(message[0]), message[1]
@@ -257,7 +264,9 @@ def serve_player(folder: str, interval_s: str) -> None:
         except EvolventError as error:
             failure = str(error)[-400:]
         heartbeat.answer({"failed": failure} if failure else {}, content)
-    shutil.rmtree(folder, ignore_errors=True)
+
+
+_DELETION = Lock()  # of one thread at a time: neither ends the process while the other is in the middle of it
 
 
 def _end_with_caller(handle: int, folder: str) -> None:
@@ -268,5 +277,6 @@ def _end_with_caller(handle: int, folder: str) -> None:
     poller = select.poll()
     poller.register(handle, 0)  # a hang-up is always reported
     poller.poll()
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
+    with _DELETION:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
