@@ -25,9 +25,16 @@ COLUMNS, ROWS = 96, 24
 MAX_PAUSE_S, FRAME_S, END_S, KEY_S = 1.0, 0.12, 5.0, 0.03
 CHARACTER_PX, LINE_PX, MARGIN_PX = 8.43, 19, 14
 COLORS = {
-    "default": "#d4d7dd", "black": "#6b7280", "red": "#f28b82", "green": "#8bd49c", "brown": "#e6c384",
-    "blue": "#8ab4f8", "magenta": "#d7aefb", "cyan": "#78d9ec", "white": "#f3f4f6",
-}  # fmt: skip
+    "default": "#d4d7dd",
+    "black": "#6b7280",
+    "red": "#f28b82",
+    "green": "#8bd49c",
+    "brown": "#e6c384",
+    "blue": "#8ab4f8",
+    "magenta": "#d7aefb",
+    "cyan": "#78d9ec",
+    "white": "#f3f4f6",
+}
 _STYLE = (
     f"font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: {COLORS['default']}; white-space: pre"
 )

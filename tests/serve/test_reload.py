@@ -21,7 +21,7 @@ from evolvent.errors import (
     WeightsChanged,
 )
 from evolvent.models.adapters import AdapterConfig, adapt
-from evolvent.models.policy import load_policy
+from evolvent.models.policy import load_policy, quantize_base
 from evolvent.serve.openai.generator import Generator, policy_fingerprint
 from evolvent.serve.openai.reload import load_replacement, parse_reload
 from evolvent.serve.openai.reply import ReplyFormat
@@ -105,6 +105,18 @@ def test_only_other_weights_of_the_same_model_are_taken(root, policy):
     for name, kind in refused.items():
         with pytest.raises(kind):
             load_replacement(root, name, policy)
+
+
+def test_weights_of_four_bits_count_by_the_shape_of_their_floats(root, policy):
+    """A model of the same shapes is taken over, and another one is still refused."""
+    quantized = quantize_base(policy)
+    assert load_replacement(root, "later", quantized).version == 1
+    wide = byte_policy(context=64)
+    wide.model.config.intermediate_size = 48
+    type(wide.model)(wide.model.config).save_pretrained(root / "wide")
+    wide.tokenizer.save_pretrained(root / "wide")
+    with pytest.raises(ShapeMismatch, match=r"mlp\.\w+\.weight differs"):
+        load_replacement(root, "wide", quantized)
 
 
 def test_fields_of_sglang_are_taken_where_they_say_what_is_done():

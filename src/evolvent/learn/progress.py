@@ -398,7 +398,7 @@ def training_identity(
     vocabulary = canonical_json(policy.tokenizer.get_vocab())
     return {
         "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
-        "config": canonical_json(version_1_values(config, exclude={"offload"})),
+        "config": canonical_json(version_1_values(config)),
         "optimizer": canonical_json(version_1_values(optimizer)),
         "objective": repr(objective),
         "seed": str(seed),

@@ -55,6 +55,7 @@ class _ActiveStage:
     label: str
     start_time: float
     size: int | None
+    plan_position: int = 0
     done: int = 0
     env_steps: int = 0
     success: float | None = None
@@ -109,7 +110,8 @@ class Progress:
         planned = self.plan[self._plan_position].size if self._plan_position < len(self.plan) else None
         self._plan_position += 1
         self._outer_stages += [self._active] if self._active is not None else []
-        self._active = _ActiveStage(unit or _UNITS[verb], label, self.clock(), size if size is not None else planned)
+        size = size if size is not None else planned
+        self._active = _ActiveStage(unit or _UNITS[verb], label, self.clock(), size, self._plan_position)
         self._redraw(force=True)
 
     def update(self, values: JsonObject) -> None:
@@ -169,7 +171,7 @@ class Progress:
 
     def _format_line(self, stage: _ActiveStage) -> str:
         elapsed_s = max(1e-9, self.clock() - stage.start_time)
-        position_text = f"[{self._plan_position}/{len(self.plan)}] " if self.plan else ""
+        position_text = f"[{stage.plan_position}/{len(self.plan)}] " if self.plan else ""
         size_text = f"/{stage.size:,}" if stage.size else ""
         parts = [f"{position_text}{stage.label}", f"{stage.done:,}{size_text} {stage.unit}"]
         if stage.success is not None:

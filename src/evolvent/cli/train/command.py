@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "RL_METHODS", "run"]
 
-_FREE_SETTINGS = (
-    "parallel.",
-    "keep.",
-    "device",
-    "threads",
-    "train.offload",
-)  # a training goes on elsewhere with the same losses
+# A training goes on elsewhere with the same losses.
+_FREE_SETTINGS = ("parallel.", "keep.", "device", "threads", "train.offload")
 COMMANDS = {
     name: Command(f"train {name}", about, config, main_field="data", resumes=True, free_settings=_FREE_SETTINGS)
     for name, (config, about) in RECIPES.items()

@@ -152,7 +152,12 @@ def _check_compatible(policy: Policy, served: Policy) -> None:
 
 def _tensor_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every tensor of the base model, without those of an adapter and of the value head."""
+    from evolvent.models.nf4 import list_nf4_layers
     from evolvent.models.tuned import strip_adapter
 
-    named = strip_adapter(model).named_parameters()
-    return {name: tuple(weight.shape) for name, weight in named if not name.startswith("value_head.")}
+    base = strip_adapter(model)
+    shapes = {name: tuple(weight.shape) for name, weight in base.named_parameters()}
+    shapes |= {
+        f"{name}.weight": (layer.out_features, layer.in_features) for name, layer in list_nf4_layers(base).items()
+    }
+    return {name: shape for name, shape in shapes.items() if not name.startswith("value_head.")}
