@@ -441,6 +441,9 @@ def find_nearest(name: str, choices: Iterable[str]) -> str | None:
     return next(iter(same_letters or matches), None)
 
 
+_MAX_LISTED = 60  # names in one sentence
+
+
 def unknown_name_problem(
     kind: Literal["world", "method", "key", "split", "tier", "task"] | str,
     name: str,
@@ -449,7 +452,8 @@ def unknown_name_problem(
     location: str | None = None,
 ) -> Problem:
     """Returns the problem for a name that does not exist, with the nearest choice or all of them."""
-    names = sorted(choices)
+    names = sorted(filter(None, choices))  # an empty name stands for a default, and nobody types it
     suggestion = find_nearest(name, names)
-    hint = f"did you mean {suggestion!r}?" if suggestion else f"known: {', '.join(names)}"
+    omitted = f", and {len(names) - _MAX_LISTED} others" if len(names) > _MAX_LISTED else ""
+    hint = f"did you mean {suggestion!r}?" if suggestion else f"known: {', '.join(names[:_MAX_LISTED])}{omitted}"
     return Problem(location or kind, f"unknown {kind} {name!r}", hint)
