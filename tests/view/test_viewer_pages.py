@@ -435,7 +435,23 @@ def test_greedy_play_is_not_shaded_as_certain():
     caption, drawn = shaded([0, 0, -3, 0])
     assert not caption and drawn.count("log p") == 3 and "unsure-4" in drawn
     caption, drawn = shaded([0, 0, 0, 0], [0, 0, -3, 0])
-    assert caption.startswith("at temperature 1") and drawn.count("log p") == 3 and "unsure-4" in drawn
+    assert caption.startswith("(at temperature 1") and drawn.count("log p") == 3 and "unsure-4" in drawn
+
+
+def test_the_legend_stands_beside_what_is_said_of_greedy_play(tmp_path):
+    """Where log-probabilities are stored the colors are explained; where none are, only that is said."""
+    ids, sampled = np.arange(4, dtype=np.int32), np.array([False, True, True, True])
+    task = Task("maze", "1", {}, "k")
+    for name, model_logprobs in (("known", np.array([0, -0.1, -3, -1], np.float32)), ("unknown", None)):
+        generation = Generation(ids, sampled, np.zeros(4, np.float32), model_logprobs=model_logprobs)
+        step = Step("o", "a", generations=(generation,))
+        stored(tmp_path / name, [Trajectory("s/1/0", task, (step,), "", "world", Score(1.0, 1.0, True))])
+    with viewed(tmp_path) as server:
+        known, unknown = (
+            server.client.get(f"/run/{server.key(name)}/trajectory?id=s/1/0").text for name in ("known", "unknown")
+        )
+    assert "p ≥ 0.9" in known and "(at temperature 1; tokens were chosen at temperature 0)" in known
+    assert "p ≥ 0.9" not in unknown and "is not stored" in unknown
 
 
 def test_a_pulse_changes_with_the_files(folder, server):

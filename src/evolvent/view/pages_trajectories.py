@@ -496,6 +496,7 @@ def trajectory_page(
         colour=coloring.name if coloring else "",
         scale=coloring.scale() if coloring else (),
         told=coloring.caption if coloring else "",
+        is_colored=coloring is not None and coloring.has_numbers,
         spelled=spelling.known or bool(coloring and coloring.spelled),
         charts=_build_charts(trajectory, opened.annotations),
         earlier=link_to(trajectory.id, colour=color_name, first=max(0, first - _TURNS) or ""),

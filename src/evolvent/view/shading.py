@@ -33,6 +33,7 @@ class TokenColoring:
 
     Args:
         name: in addresses. label: for people. caption: a line beside the legend.
+        has_numbers: whether the tokens have numbers to be colored by; otherwise the caption stands alone.
         numbers: (step, generation of the step) -> token -> its number.
         reach: the largest absolute number, which has the strongest color.
         turns: step -> its tokens as the run stored them, where colors come from there. picture: their scales.
@@ -45,6 +46,7 @@ class TokenColoring:
     reach: float = 0.0
     turns: Mapping[int, CreditTurn] = field(default_factory=dict)
     picture: CreditPicture | None = None
+    has_numbers: bool = True
 
     @property
     def spelled(self) -> bool:
@@ -72,12 +74,11 @@ def find_colorings(
     if not any(step.generations for step in trajectory.steps):
         return []
     generations = [generation for step in trajectory.steps for generation in step.generations]
-    caption = (
-        "" if any(map(has_logprobs, generations)) else "played at temperature 0: how sure the policy was is not stored"
-    )
+    has_numbers = any(map(has_logprobs, generations))
+    caption = "" if has_numbers else "played at temperature 0: how sure the policy was is not stored"
     if any(generation.model_logprobs is not None for generation in generations):
-        caption = "at temperature 1, of tokens that were chosen at temperature 0"
-    colorings = [TokenColoring("logprob", "log-probability", caption)]
+        caption = "(at temperature 1; tokens were chosen at temperature 0)"
+    colorings = [TokenColoring("logprob", "log-probability", caption, has_numbers=has_numbers)]
     colorings += _credit_colorings(credit)
     scorers: dict[str, list[Annotation]] = {}
     for note in annotations:
