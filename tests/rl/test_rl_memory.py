@@ -6,6 +6,7 @@ import gc
 import io
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import ceil
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,7 @@ from evolvent.engine.asks import ScoreAsk
 from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.learn.optim import OptimizerConfig
-from evolvent.learn.parallel.memory import Load, build_meta_model, estimate_memory
+from evolvent.learn.parallel.memory import USABLE_RATIO, Load, build_meta_model, estimate_memory
 from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.methods.ppo import PPOConfig, ppo
 from evolvent.models.adapters import AdapterConfig, adapt
@@ -70,8 +71,10 @@ def test_a_model_that_can_be_counted_by_hand(model):
     assert (alone.gradients, alone.optimizer) == (4 * WEIGHTS, STATES)
     assert alone.engine == 4 * WEIGHTS, "of a small model in float32 the decoder holds a copy"
     assert (alone.text, alone.keys_values) == (TEXT, 3 * TEXT)
-    assert alone.total == update.total + 8 * WEIGHTS + 3 * TEXT
-    assert alone.required == alone.total - 2 * TEXT
+    assert alone.update == update.total + 4 * WEIGHTS, "the reference; the engine has given its memory back"
+    assert alone.beside_episodes == 3 * 4 * WEIGHTS + STATES + update.logits
+    assert alone.total == max(alone.update, alone.beside_episodes + 3 * TEXT)
+    assert alone.required == max(alone.update, alone.beside_episodes + TEXT)
     shared = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, values="shared"))
     assert shared.total - alone.total == 4 * HEAD, "weights, gradient and two moments of the head"
     separate = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, values="separate", kept_policies=2))
@@ -81,6 +84,23 @@ def test_a_model_that_can_be_counted_by_hand(model):
     assert soft.critic == 8 * WEIGHTS + 2 * HEAD and soft.logits == update.logits + 6 * 4 * 2 * 16 * 96
     ahead = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, prefetched=2, rollout_dtype="bfloat16"))
     assert ahead.engine == (1 + 2) * 4 * WEIGHTS + 2 * WEIGHTS and ahead.text == TEXT // 2
+
+
+@pytest.mark.parametrize("changes", [{"device": "cuda"}, {"prefetched": 1}, {"players": 2}], ids=str)
+def test_an_engine_that_stays_is_there_in_an_update(model, changes):
+    update = estimate_memory(model, ONE, ADAMW, load=WORK.load)
+    kept = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, **changes))
+    assert kept.total == update.total + kept.reference + kept.engine + 3 * TEXT
+    assert kept.required == kept.total - 2 * TEXT and kept.update == 0
+    assert kept.parallel_episodes(10 * kept.total) == 3
+
+
+def test_episodes_are_as_many_as_playing_leaves_room_for(model):
+    """An update that is released from keys and values does not take room from them."""
+    alone = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, episodes=1000))
+    available = ceil((alone.beside_episodes + 5 * TEXT) / USABLE_RATIO)
+    assert alone.fits(available) == (alone.update <= USABLE_RATIO * available)
+    assert alone.parallel_episodes(available) == 5
 
 
 def test_players_have_weights_and_copies_of_their_own(model):

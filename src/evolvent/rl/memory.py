@@ -82,8 +82,10 @@ class RLMemoryEstimate:
         copies: tensors that FSDP gathers and sums, or that autocast rounds.
         activations: tensors that layers keep for backward.
         logits: memory of head and loss.
-        total: at the peak, which is that of an update.
+        total: at the peak: of an update, or of playing where the engine gives its memory back before an update.
         text: keys and values of one episode, without which nothing is played.
+        beside_episodes: held beside keys and values while they are there.
+        update: the peak of an update without keys and values; 0 where these stay, and `beside_episodes` has it.
     """
 
     parameters: int
@@ -98,11 +100,13 @@ class RLMemoryEstimate:
     logits: int
     total: int
     text: int
+    beside_episodes: int
+    update: int
 
     @property
     def required(self) -> int:
         """Returns the bytes without which the training cannot run: of all open episodes, one alone is computed."""
-        return self.total - self.keys_values + self.text
+        return max(self.update, self.beside_episodes + self.text)
 
     def fits(self, available: int) -> bool:
         """Returns whether the training runs in so many bytes; some of them are lost to libraries and fragments."""
@@ -111,11 +115,11 @@ class RLMemoryEstimate:
     def parallel_episodes(self, available: int) -> int:
         """Returns how many episodes of maximum length have room at once.
 
-        >>> estimate = RLMemoryEstimate(4, 4, 0, 4, 8, 4, 100, 0, 10, 6, 140, 10)
+        >>> estimate = RLMemoryEstimate(4, 4, 0, 4, 8, 4, 100, 0, 10, 6, 140, 10, beside_episodes=40, update=0)
         >>> estimate.required, estimate.parallel_episodes(100)
         (50, 5)
         """
-        free_bytes = int(USABLE_RATIO * available) - self.total + self.keys_values
+        free_bytes = int(USABLE_RATIO * available) - self.beside_episodes
         return max(0, min(self.keys_values, free_bytes) // self.text) if self.text else 0
 
 
@@ -134,8 +138,9 @@ def estimate_rl_memory(
 ) -> RLMemoryEstimate:
     """Estimates the memory of reinforcement learning on the rank that holds the most.
 
-    Weights and states are counted exactly; activations are measured as in `estimate_memory`. An update is the peak:
-    keys and values, gradients of the networks that learned before, and all states are there while it runs.
+    Weights and states are counted exactly; activations are measured as in `estimate_memory`. In an update, gradients of
+    the networks that learned before and all states are there. An engine of this process on a CPU gives its copies and
+    all keys and values back before it; otherwise they are there, too.
 
     Args:
         model: a causal LM, best from `build_meta_model`, with or without an adapter.
@@ -178,14 +183,21 @@ def estimate_rl_memory(
     if work.values == "soft_q":
         vocabulary = int(model.config.vocab_size)
         logits += _SOFT_Q_LOGITS * 4 * round(work.load.rows * work.load.tokens * work.load.targets_share) * vocabulary
-    beside_update = (
-        reference
+    updating = (
+        update.total
+        + reference
         + critic
         + (gradients - update.gradients)
         + (optimizer_bytes - update.optimizer)
         + engine
         + (logits - update.logits)
     )
+    keys_values = work.episodes * text
+    is_released = work.players is None and work.prefetched == 0 and work.device == "cpu"
+    # Log-probabilities of played episodes are computed with the engine in memory, so the head's memory counts.
+    playing = update.parameters + reference + critic + optimizer_bytes + engine + logits
+    beside_episodes = playing if is_released else updating
+    update_alone = updating - copied if is_released else 0
     return RLMemoryEstimate(
         parameters=update.parameters,
         reference=reference,
@@ -193,12 +205,14 @@ def estimate_rl_memory(
         gradients=gradients,
         optimizer=optimizer_bytes,
         engine=engine,
-        keys_values=work.episodes * text,
+        keys_values=keys_values,
         copies=update.copies,
         activations=update.activations,
         logits=logits,
-        total=beside_update + work.episodes * text + update.total,
+        total=max(update_alone, beside_episodes + keys_values),
         text=text,
+        beside_episodes=beside_episodes,
+        update=update_alone,
     )
 
 
@@ -286,7 +300,8 @@ def format_rl_plans(plans: Iterable[RLPlan], available: int) -> list[list[str]]:
     listed = list(plans)
     is_large = listed[0].estimate.total >= 2**30
     size, unit, digits = (2**30, "GiB", 2) if is_large else (2**20, "MiB", 1)
-    kinds = [field.name for field in fields(RLMemoryEstimate) if field.name != "text"]
+    hidden = ("text", "beside_episodes", "update")
+    kinds = [field.name for field in fields(RLMemoryEstimate) if field.name not in hidden]
     rows = [[f"{unit} a rank", *(plan.changes for plan in listed)]]
     rows += [
         [kind.replace("_", " "), *(f"{getattr(plan.estimate, kind) / size:.{digits}f}" for plan in listed)]

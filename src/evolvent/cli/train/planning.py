@@ -241,7 +241,7 @@ def check_rl_memory(
     loaded_bytes = sum(weight.nbytes for weight in weights if weight.device.type == config.device.partition(":")[0])
     available = free_bytes + loaded_bytes
     if estimate.fits(available):
-        spare_bytes = int(USABLE_RATIO * available) - (estimate.total - estimate.keys_values)
+        spare_bytes = int(USABLE_RATIO * available) - estimate.beside_episodes
         return None if spare_bytes >= free_bytes // 2 else max(spare_bytes, estimate.text)
     suggestions = suggest_rl_plans(model, config.parallel, optimizer, work=work, available=available)
     hints = [f"set {plan.settings}" for plan in suggestions[:2]]
