@@ -265,10 +265,8 @@ def _run_in_worlds(
         argv=argv,
     )
     rank = 0 if coordinator is None else coordinator.rank
-    own_share = {
-        "backend": share_players(config.backend, num_ranks=world_size, rank=rank),
-        "parallel": parallelism,
-    }
+    backend = share_players(config.backend, num_ranks=world_size, rank=rank)
+    own_share = {"backend": backend, "parallel": parallelism}
     own_config = config.model_copy(update=own_share)
     _check_savings(own_config)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
@@ -278,21 +276,7 @@ def _run_in_worlds(
     tasks = _choose_tasks(worlds_by_name, config)
     _check_actions(config, worlds_by_name, name)
     folder = args.resume or (choose_run_folder("rl", config.output_dir) if rank == 0 else config.output_dir)
-    # Weights of 4 bits are made in main memory, and the device never holds the floats.
-    is_loaded_here = world_size > 1 or config.adapter.base_bits is not None
-    placement = replace(config.placement, device="cpu") if is_loaded_here else config.placement
-    loaded_policy = resolve_policy(
-        config.policy,
-        list(worlds_by_name.values()),
-        seed=config.seed,
-        placement=placement,
-        history=config.agent.history,
-    )
-    config = fill_history(config, loaded_policy, console)
-    initial = adapt(loaded_policy, config.adapter, seed=config.seed)
-    del loaded_policy  # floats below weights of 4 bits
-    if world_size == 1 and config.adapter.base_bits is not None:
-        initial = initial.to(config.device)
+    config, initial = _load_initial_policy(config, list(worlds_by_name.values()), console, world_size=world_size)
     check_model_layout(initial, parallelism, world_size=world_size, adapter=config.adapter.kind)
     check_working_memory(initial.model, context=initial.context, trains=True)
     is_cloned = bool(tasks[0] or config.random)
@@ -315,10 +299,28 @@ def _run_in_worlds(
         job = replace(job, backend_factory=backend_factory)
         console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
         _run_job(job, console, method, config, initial=initial, tasks=tasks)
-    if ranks is None or ranks.is_leader:
-        print_verdict(console, folder)
+        if ranks is None or ranks.is_leader:
+            print_verdict(console, folder)
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
+
+
+def _load_initial_policy(
+    config: Any, worlds: Sequence[World], console: Console, *, world_size: int
+) -> tuple[Any, Policy]:
+    """Returns the settings with what follows from the loaded policy, and that policy with its adapter."""
+    # Weights of 4 bits are made in main memory, and the device never holds the floats.
+    is_loaded_here = world_size > 1 or config.adapter.base_bits is not None
+    placement = replace(config.placement, device="cpu") if is_loaded_here else config.placement
+    loaded_policy = resolve_policy(
+        config.policy, worlds, seed=config.seed, placement=placement, history=config.agent.history
+    )
+    config = fill_history(config, loaded_policy, console)
+    initial = adapt(loaded_policy, config.adapter, seed=config.seed)
+    del loaded_policy  # floats below weights of 4 bits
+    if world_size == 1 and config.adapter.base_bits is not None:
+        initial = initial.to(config.device)
+    return config, initial
 
 
 def _is_action_level(config: Any) -> bool:
