@@ -1,6 +1,6 @@
-"""Fault 52: a model folder that brings code of its own: refused by name, and none of it is run.
+"""Fault 52: a model folder that brings its own code: refused by name, and none of it is run.
 
-There is no flag that allows it, so there is nothing to record with a run: every command and server refuses alike.
+No flag allows it, so nothing is recorded with a run: every command and server refuses alike.
 """
 
 from __future__ import annotations
