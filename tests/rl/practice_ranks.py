@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from evolvent.methods.poad import POADConfig, poad
 from evolvent.methods.ppo import PPOConfig, ppo
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
+from evolvent.rl.scored_rollout import score_rollout
 from evolvent.scale.initial import make_policy
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.scale.ranks_backend import RanksBackend, check_agreement
@@ -226,7 +228,11 @@ def practise_by(
             update = trainer.update
 
             def measure(rollout: Any, *more: Any, **columns: Any) -> None:
-                differences.append(float(np.abs(rollout.old - rollout.batch.logp).max()))
+                scoring = replace(trainer.scoring_config, scores_policy=True)
+                scored = score_rollout(
+                    scoring, rollout.trajectories, rollout.sequences, batch=rollout.batch, report=rollout.report
+                )
+                differences.append(float(np.abs(scored.old - rollout.batch.logp).max()))
                 update(rollout, *more, **columns)
 
             trainer.update = measure

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from evolvent.errors import ConfigError, DeviceMemory, Problem
+from evolvent.learn.fused_head import head_logprobs
 from evolvent.learn.objectives import Need, Outputs, require_output
 from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks, vocab_entropy, vocab_sample
 from evolvent.learn.parallel.ranks import vocab_logprobs as target_logprobs
@@ -29,6 +31,7 @@ __all__ = [
     "can_pack",
     "cast_weights",
     "compute_outputs",
+    "computes_in_blocks",
     "eval_mode",
     "frozen",
     "model_inputs",
@@ -46,6 +49,9 @@ _TRIAL_TOKENS = 24  # tokens of the sequences that a model is tried on
 _MAX_DIFFERENCE = 1e-4  # of a log-probability in float32
 _MEAN_DIFFERENCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of models that are too large for a copy in float32
 _MAX_COPIED = 10_000_000  # weights of a model that is tried in float32
+_MIN_FUSED_HEAD = 1 << 23  # weights of a head whose log-probabilities are computed in blocks
+_MAX_TRAINED_LOGITS = 1 << 26  # of a forward with a trained head: 256 MiB in float32
+_APPLIES_HEAD_ALONE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether logits are the head's own
 
 
 def can_pack(model: PreTrainedModel) -> bool:
@@ -208,6 +214,10 @@ def compute_outputs(
         hidden: `[B, T, H]`, output of an earlier pipeline stage; None: the batch's ids are fed.
         temperature: of the targets' log-probabilities and of the entropy.
     """
+    if _fuses_head(model, batch, needs, ranks):
+        outputs = _compute_fused(model, batch, needs, dtype=dtype, ranks=ranks, hidden=hidden, temperature=temperature)
+        if outputs is not None:
+            return outputs
     needs_logits = bool({"logprobs", "teacher", "sampled", "entropy", "logits"} & set(needs))
     head = _TargetHead(batch, model.value_head if "values" in needs else None, needs_logits=needs_logits)
     logits = _compute_logits(model, batch, head, dtype=dtype, ranks=ranks, hidden=hidden)
@@ -221,6 +231,69 @@ def compute_outputs(
         entropy,
         logits if "logits" in needs else None,
     )
+
+
+def _fuses_head(model: PreTrainedModel, batch: Batch, needs: Collection[Need], ranks: Ranks) -> bool:
+    """Returns whether log-probabilities are computed in blocks of targets (`learn/fused_head.py`).
+
+    They are for the large vocabularies of pretrained models whose head is a plain linear layer: always where it is
+    frozen, and where it is trained, for so many targets that computing their logits twice is the smaller cost.
+    """
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear or _APPLIES_HEAD_ALONE.get(head) is False or ranks.mesh.tp > 1:
+        return False
+    is_plain = type(head.weight) in (Tensor, nn.Parameter) and model._compiled_call_impl is None
+    wants_logprobs = "logprobs" in needs and set(needs) <= {"logprobs", "values", "reference", "entropy"}
+    if not is_plain or not wants_logprobs or "support" in batch.columns or not batch.count:
+        return False
+    if torch.is_grad_enabled() and "entropy" in needs:
+        return False
+    is_trained = torch.is_grad_enabled() and head.weight.requires_grad
+    return computes_in_blocks(head, num_targets=batch.count, is_trained=is_trained)
+
+
+def computes_in_blocks(head: nn.Linear, *, num_targets: int, is_trained: bool) -> bool:
+    """Returns whether the sizes of a head and of a forward are such that its logits are computed in blocks."""
+    if head.weight.numel() < _MIN_FUSED_HEAD:
+        return False
+    return not is_trained or num_targets * head.out_features > _MAX_TRAINED_LOGITS
+
+
+def _compute_fused(
+    model: PreTrainedModel,
+    batch: Batch,
+    needs: Collection[Need],
+    *,
+    dtype: torch.dtype,
+    ranks: Ranks,
+    hidden: Tensor | None,
+    temperature: float,
+) -> Outputs | None:
+    """Computes outputs without the logits of all targets; returns None for a model that changes its head's logits.
+
+    The model's own head sees the first target only. If what the model returns for it is not what its head returned
+    (scaled or capped logits), the model is remembered as one whose logits are needed.
+    """
+    head = model.get_output_embeddings()
+    target_head = _TargetHead(batch, model.value_head if "values" in needs else None, max_targets=1)
+    first_logits = _compute_logits(model, batch, target_head, dtype=dtype, ranks=ranks, hidden=hidden)
+    if head not in _APPLIES_HEAD_ALONE:
+        own_logits = require_output(target_head.logits, "logits")
+        _APPLIES_HEAD_ALONE[head] = torch.equal(first_logits.float(), own_logits.flatten(0, -2).float())
+    if not _APPLIES_HEAD_ALONE[head]:
+        return None
+    states = require_output(target_head.states, "states")
+    with _fast_linear(model):
+        logprobs, entropy = head_logprobs(
+            states,
+            head.weight,
+            head.bias,
+            batch.targets,
+            temperature=temperature,
+            dtype=states.dtype if dtype == torch.float32 else dtype,
+            needs_entropy="entropy" in needs,
+        )
+    return Outputs(logprobs, target_head.values, None, None, entropy, None)
 
 
 def _target_outputs(
@@ -259,21 +332,22 @@ def support_logprobs(logits: Tensor, targets: Tensor, support: Tensor) -> tuple[
 
 def target_logits(model: PreTrainedModel, batch: Batch, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """Computes the logits at the positions where a batch's targets are predicted, `[N, V]`."""
-    return _compute_logits(
-        model, batch, _TargetHead(batch, None, needs_logits=True), dtype=dtype, ranks=SINGLE_PROCESS, hidden=None
-    )
+    return _compute_logits(model, batch, _TargetHead(batch, None), dtype=dtype, ranks=SINGLE_PROCESS, hidden=None)
 
 
 def _compute_logits(
     model: PreTrainedModel, batch: Batch, head: _TargetHead, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
 ) -> Tensor:
     autocast = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
-    num_weights = sum(weight.numel() for weight in model.parameters())
-    fast_linear = linear_by_onednn(model) if num_weights >= MIN_PRETRAINED else nullcontext()
-    with autocast, fast_linear, head.attached_to(model.get_output_embeddings()):
+    with autocast, _fast_linear(model), head.attached_to(model.get_output_embeddings()):
         inputs = model_inputs(model, batch, hidden, explicit_positions=ranks.mesh.tp * ranks.mesh.pp > 1)
         logits: Tensor = model(**inputs, use_cache=False).logits[0]
     return logits
+
+
+def _fast_linear(model: PreTrainedModel) -> AbstractContextManager[None]:
+    num_weights = sum(weight.numel() for weight in model.parameters())
+    return linear_by_onednn(model) if num_weights >= MIN_PRETRAINED else nullcontext()
 
 
 def model_inputs(
@@ -322,18 +396,31 @@ class _TargetHead:
     states. Prompt tuning inserts tokens before the first: positions are shifted by the tokens that it added.
     """
 
-    def __init__(self, batch: Batch, value_head: nn.Module | None, *, needs_logits: bool) -> None:
-        self._batch, self._value_head, self._worded = batch, value_head, needs_logits
+    def __init__(
+        self,
+        batch: Batch,
+        value_head: nn.Module | None,
+        *,
+        needs_logits: bool = True,
+        max_targets: int | None = None,
+    ) -> None:
+        self._batch, self._value_head = batch, value_head
+        self._max_targets = max_targets if needs_logits else 0
         self.values: Tensor | None = None
+        self.states: Tensor | None = None
+        self.logits: Tensor | None = None
 
     @contextmanager
     def attached_to(self, head: nn.Module) -> Iterator[None]:
         """Attaches itself to this output embedding inside the block."""
-        hook = head.register_forward_pre_hook(self._select, prepend=True)
+        hooks = [head.register_forward_pre_hook(self._select, prepend=True)]
+        if self._max_targets == 1:
+            hooks.append(head.register_forward_hook(self._keep_logits))
         try:
             yield
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
 
     def _select(self, _: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         index, states = self._batch.index, arguments[0]
@@ -343,7 +430,12 @@ class _TargetHead:
         target_states = states.flatten(0, -2).index_select(0, index)
         if self._value_head is not None:
             self.values = self._value_head(target_states.float()).float()
-        return (target_states[None] if self._worded else target_states[None, :0], *arguments[1:])
+        if self._max_targets == 1:
+            self.states = target_states
+        return (target_states[None, : self._max_targets], *arguments[1:])
+
+    def _keep_logits(self, _: nn.Module, arguments: tuple[Tensor, ...], logits: Tensor) -> None:
+        self.logits = logits.detach().clone()
 
 
 def _document_mask(model: PreTrainedModel, docs: Tensor) -> Tensor:

@@ -277,6 +277,10 @@ class Learner:
         finally:
             self.objective, self._measured = previous_objective, previous_metrics
 
+    def set_objective(self, objective: Objective) -> None:
+        """Trains with another objective of the same needs from now on."""
+        self.objective, self._measured = objective, MetricSums(objective, self.ranks)
+
     # ------------------------------------------------------------------ over ranks
 
     def batch_rows(self, sequences: SequenceSource, rows: Sequence[Row]) -> list[Batch]:

@@ -162,6 +162,7 @@ def grpo(policy: Policy, tasks: Sequence[Task], *, config: GRPOConfig, run: Run[
         algorithm.objective,
         settings=version_1_text(config),
         reference=algorithm.loss.kl is not None or "reference" in algorithm.estimator.needs,
+        single_update_objective=algorithm.single_update_objective,
     )
     with run.train_rl(policy, spec, [task.id for task in tasks]) as trainer:
         for iteration in trainer.iterations():

@@ -85,14 +85,15 @@ def sample_credit(
     """Returns two episodes of an iteration as JSON values.
 
     Each has its task, its result, and turns. A turn has its observation, its reward, and its tokens with their text,
-    log-probability before the update, advantage, return, and value where there is a critic. Long episodes keep the
-    turns
-    with the largest advantages, in time order. Numbers that are not finite become None.
+    log-probability before the update (the sampler's where it was not scored), advantage, return, and value where
+    there is a critic. Long episodes keep the turns with the largest advantages, in time order. Numbers that are not
+    finite become None.
 
     Args:
         decode: returns the text of a token id.
     """
-    columns = {"logp": rollout.old, "advantage": advantages.advantage, "return": advantages.returns}
+    logp = rollout.token_outputs.get("old", rollout.batch.logp)
+    columns = {"logp": logp, "advantage": advantages.advantage, "return": advantages.returns}
     columns |= {"value": rollout.values} if "values" in rollout.token_outputs else {}
     token_columns = {name: _average_trailing_axes(values) for name, values in columns.items()}
     learned_mask = (
@@ -299,20 +300,21 @@ def measure_tokens(
 
     Args:
         batch: the learned tokens.
-        token_outputs: `[P]` each: "old" and, with a critic, "values".
+        token_outputs: `[P]` each: "old", where it was scored, and, with a critic, "values".
         columns: `[P]` each: "advantages" and, with a critic, "returns".
         version: of the policy that is trained.
     """
-    log_ratio = np.asarray(token_outputs["old"], np.float64) - batch.logp
     metrics: dict[str, float] = {
         "parts": float(batch.num_tokens),
         "actions": float(len(batch.episode)),
         "lag": float(np.mean(version - batch.version)),
         "lag_max": float(np.max(version - batch.version, initial=0)),
-        "mismatch": float(np.mean(np.expm1(np.clip(log_ratio, -20, 20)) - np.clip(log_ratio, -20, 20))),
         "equal_groups": _equal_group_share(batch),
         "sampled_entropy": float(-np.mean(batch.logp)),
     }
+    if "old" in token_outputs:
+        log_ratio = np.clip(np.asarray(token_outputs["old"], np.float64) - batch.logp, -20, 20)
+        metrics["mismatch"] = float(np.mean(np.expm1(log_ratio) - log_ratio))
     if "advantages" in columns:
         metrics["advantage_deviation"] = float(np.std(columns["advantages"]))
     if "values" in token_outputs and "returns" in columns:

@@ -1,9 +1,9 @@
 """Policy gradients as objectives: one loss with settings. `rl.presets` holds the published ones.
 
 The batch's columns, one entry per target, are "advantages", "old" (log-probabilities of the policy before the
-update, under the distribution it sampled from), and as the settings require "behaviour" (the sampler's own
-log-probabilities), "reference", "returns", "old_values", "action" and "span" (running numbers inside the
-sequence).
+update, under the distribution it sampled from; not read with `single_update`), and as the settings require
+"behaviour" (the sampler's own log-probabilities), "reference", "returns", "old_values", "action" and "span"
+(running numbers inside the sequence).
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ __all__ = [
 ]
 
 
-def policy_gradient(settings: PolicyGradient | None = None, *, name: str = "policy_gradient") -> Objective:
+def policy_gradient(
+    settings: PolicyGradient | None = None, *, name: str = "policy_gradient", single_update: bool = False
+) -> Objective:
     """Builds the objective of these settings: surrogate + kl - entropy bonus + value loss.
 
     Args:
         settings: None: the defaults.
         name: of the objective in records.
+        single_update: whether every rollout is learned in one update. Its forward then gives the log-probabilities
+            before the update, so that the column "old" is not read, every ratio is 1, and the gradient is that of the
+            policy gradient theorem. The metric "mismatch" compares them with the column "behaviour".
 
     Raises:
         BatchMismatch: (in the loss) a column that the settings need is not in the batch.
@@ -73,13 +78,13 @@ def policy_gradient(settings: PolicyGradient | None = None, *, name: str = "poli
     )
     return Objective(
         name,
-        partial(_loss, settings=gradient),
+        partial(_loss, settings=gradient, single_update=single_update),
         partial(_count, settings=gradient),
         tuple(need for need, is_used in is_needed.items() if is_used),
         settings=identity,
         temperature=gradient.temperature,
-        stats=partial(_stats, settings=gradient),
-        metric_names=_metric_names(gradient),
+        stats=partial(_stats, settings=gradient, single_update=single_update),
+        metric_names=_metric_names(gradient, single_update=single_update),
         limit=None if gradient.target_kl is None else ("kl", gradient.target_kl),
     )
 
@@ -151,12 +156,21 @@ def _count(batch: Batch, *, settings: PolicyGradient) -> int:
     return _aggregation_weights(settings, batch)[1]
 
 
-def _loss(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> tuple[Tensor, int]:
+def _old_logprobs(outputs: Outputs, batch: Batch, *, single_update: bool) -> Tensor:
+    """Returns the log-probabilities before the update, `[N]`, without a graph."""
+    if single_update:
+        return require_output(outputs.logprobs, "logprobs").detach()
+    return _get_column(batch, "old")
+
+
+def _loss(
+    outputs: Outputs, batch: Batch, *, settings: PolicyGradient, single_update: bool = False
+) -> tuple[Tensor, int]:
     target_weights, (aggregation, count) = batch.weights, _aggregation_weights(settings, batch)
     logprobs, old, advantages = losses.mask_unlearned(
         target_weights,
         require_output(outputs.logprobs, "logprobs"),
-        _get_column(batch, "old"),
+        _old_logprobs(outputs, batch, single_update=single_update),
         _get_column(batch, "advantages"),
     )
     weights = aggregation * target_weights
@@ -218,17 +232,22 @@ def _value_loss(value_loss: ValueLoss, outputs: Outputs, batch: Batch, weights: 
 # ------------------------------------------------------------------ measurements
 
 
-def _metric_names(settings: PolicyGradient) -> tuple[str, ...]:
+def _metric_names(settings: PolicyGradient, *, single_update: bool) -> tuple[str, ...]:
     names = ("kl", "clip_low", "clip_high", "ratio", "ratio_max", "effective")
     corrects = settings.importance_weights is not None
-    mismatch, clipped = ("mismatch",) if corrects else (), ("mismatch_clipped",) if corrects else ()
+    mismatch = ("mismatch",) if corrects or single_update else ()
+    clipped = ("mismatch_clipped",) if corrects else ()
     return names + mismatch + (("entropy",) if settings.entropy_coef else ()) + clipped
 
 
 @torch.no_grad()
-def _stats(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> dict[str, tuple[Tensor, int]]:
-    logprobs, old = require_output(outputs.logprobs, "logprobs"), _get_column(batch, "old")
+def _stats(
+    outputs: Outputs, batch: Batch, *, settings: PolicyGradient, single_update: bool = False
+) -> dict[str, tuple[Tensor, int]]:
+    logprobs = require_output(outputs.logprobs, "logprobs")
+    old = _old_logprobs(outputs, batch, single_update=single_update)
     surrogate = settings.surrogate
+    measures_mismatch = settings.importance_weights is not None or single_update
     low, high = (1.0, float("inf")) if isinstance(surrogate, Reinforce) else (surrogate.low, surrogate.high)
     stats = losses.policy_stats(
         _compute_log_ratio(settings, logprobs, old, batch),
@@ -236,7 +255,7 @@ def _stats(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> dict[
         _get_column(batch, "advantages"),
         low=low,
         high=high,
-        behavior_log_ratio=old - _get_column(batch, "behaviour") if settings.importance_weights is not None else None,
+        behavior_log_ratio=old - _get_column(batch, "behaviour") if measures_mismatch else None,
         entropy=require_output(outputs.entropy, "entropy") if settings.entropy_coef else None,
     )
     correction = settings.importance_weights

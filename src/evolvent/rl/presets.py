@@ -67,6 +67,18 @@ class Preset:
 
         return policy_gradient(self.loss, name=self.name)
 
+    @property
+    def single_update_objective(self) -> Objective | None:
+        """Returns the objective of iterations with one update, which needs no scores before it (`RLSpec`).
+
+        None where the advantages need the log-probabilities before the update: a divergence is part of the reward.
+        """
+        from evolvent.rl.objective import policy_gradient
+
+        if "reference" in self.estimator.needs:
+            return None
+        return policy_gradient(self.loss, name=self.name, single_update=True)
+
 
 # ------------------------------------------------------------------ groups of samples, no critic
 

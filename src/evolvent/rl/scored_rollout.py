@@ -287,7 +287,8 @@ class ScoredRollout:
         batch: the tokens of those that are learned.
         report: counts of the episodes that were left out.
         token_outputs: by name `[P]`, float64: "old", log-probabilities before the update under the weights that will be
-            trained; "values", of the prefix before each token; "reference", log-probabilities under the reference.
+            trained, unless the update itself gives them (`RLSpec.single_update_objective`); "values", of the prefix
+            before each token; "reference", log-probabilities under the reference.
         episodes: `[E]`, the trajectories that `batch` is made of.
     """
 
@@ -300,7 +301,7 @@ class ScoredRollout:
 
     @property
     def old(self) -> NDArray[np.float64]:
-        """Returns `[P]`, the policy's log-probabilities before the update."""
+        """Returns `[P]`, the policy's log-probabilities before the update; only where they were scored."""
         return self.token_outputs["old"]
 
     @property
@@ -331,7 +332,7 @@ class ScoredRollout:
         """
         arrays = {name: self.token_outputs[name] for name in ("values", "reference") if name in self.token_outputs}
         anchors = self.anchors if "anchors" in estimator.needs else None
-        return estimator(self.batch, logp=self.old, anchors=anchors, **arrays)
+        return estimator(self.batch, logp=self.token_outputs.get("old"), anchors=anchors, **arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +353,7 @@ class ScoringConfig:
             are over.
         sharing: how episodes share rows of a forward pass; None: not at all.
         ranks: the ranks that share the forward passes.
+        scores_policy: whether log-probabilities under the policy are scored; not where its single update gives them.
     """
 
     policy: Policy
@@ -365,6 +367,7 @@ class ScoringConfig:
     truncate_history: HistoryTruncation | None = None
     sharing: PrefixSharing | None = None
     ranks: Ranks = SINGLE_PROCESS
+    scores_policy: bool = True
 
     @property
     def forward_options(self) -> JsonObject:
@@ -418,14 +421,16 @@ def score_rollout(
             truncate_history=config.truncate_history,
         )
     is_shared = critic is not None and critic.model is policy.model
-    policy_outputs = score_sequences(
-        policy,
-        inputs if is_shared else policy_inputs,
-        needs=_BOTH if is_shared else _LOGPROBS,
-        temperature=sampling.temperature,
-        **config.forward_options,
-    )
-    token_outputs = {"old": gather_column(policy_outputs, "logprobs", batch)}
+    token_outputs: dict[str, NDArray[np.float64]] = {}
+    if config.scores_policy or is_shared:
+        policy_outputs = score_sequences(
+            policy,
+            inputs if is_shared else policy_inputs,
+            needs=_BOTH if is_shared else _LOGPROBS,
+            temperature=sampling.temperature,
+            **config.forward_options,
+        )
+        token_outputs["old"] = gather_column(policy_outputs, "logprobs", batch)
     if critic is not None:
         values = (
             policy_outputs if is_shared else score_sequences(critic, inputs, needs=_VALUES, **config.forward_options)

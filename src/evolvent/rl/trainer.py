@@ -352,6 +352,9 @@ class RLSpec:
         action_level: whether actions are sampled as wholes among those that the world lists (`rl/candidates.py`).
         settings: of the method, as text.
         on_start: creates the other networks of a method, when its training begins.
+        single_update_objective: minimized in place of `objective` where an iteration has one update, whose forward
+            gives the log-probabilities before it: they are not scored first. None: they always are, as with optimizers
+            that average weights.
     """
 
     method: str
@@ -362,6 +365,7 @@ class RLSpec:
     action_level: bool = False
     settings: str = ""
     on_start: Callable[[PolicyTrainer], None] | None = field(default=None, repr=False)
+    single_update_objective: Objective | None = field(default=None, repr=False)
 
 
 class PolicyTrainer:
@@ -417,6 +421,10 @@ class PolicyTrainer:
         temperature = 1.0 if spec.action_level else config.temperature  # a choice has its own
         sampling_objective = replace(spec.objective, temperature=temperature)
         self.learner = build_learner(policy.clone(), sampling_objective, "policy")
+        self._scores_policy = True
+        if spec.single_update_objective is not None and self._update_gives_logprobs():
+            self._scores_policy = False
+            self.learner.set_objective(replace(spec.single_update_objective, temperature=temperature))
         self.critic: Learner | None = None
         if spec.critic is not None and config.critic == "separate":
             self.critic = build_learner(policy.clone(), spec.critic, "critic")
@@ -444,6 +452,11 @@ class PolicyTrainer:
         self._offloads_reference = self._check_reference_offload()
         if self._offloads_reference:
             policy.to("cpu")
+
+    def _update_gives_logprobs(self) -> bool:
+        """Returns whether the update's forward computes what scoring before it would."""
+        config = self.spec.config
+        return config.ppo_epochs * config.minibatches == 1 and not self.learner.trained.averages
 
     def _check_reference_offload(self) -> bool:
         """Returns whether the initial policy waits in main memory.
@@ -621,6 +634,7 @@ class PolicyTrainer:
             self.truncate_history,
             self.learner.sharing,
             self.learner.ranks,
+            self._scores_policy,
         )
 
     @property
@@ -667,7 +681,7 @@ class PolicyTrainer:
     def _update_networks(self, rollout: ScoredRollout, columns: Columns, learned_mask: NDArray[np.bool_]) -> None:
         """Trains critic and policy on the rollout's sequences."""
         rollout_columns: dict[str, NDArray[Any]] = {
-            "old": rollout.old,
+            **({"old": rollout.old} if "old" in rollout.token_outputs else {}),
             "behaviour": rollout.batch.logp,
             "action": rollout.batch.action,
             "span": rollout.batch.span,
