@@ -123,7 +123,7 @@ def test_outputs_of_models_are_those_of_whole_logits(monkeypatch, name):
     for fused in results[1:]:
         for ours, theirs in zip(fused, results[0], strict=True):
             assert torch.allclose(ours, theirs, atol=1e-5)
-    assert forward._APPLIES_HEAD_ALONE[model.get_output_embeddings()] is is_fused
+    assert getattr(model.get_output_embeddings(), forward._KEEPS_LOGITS) is is_fused
 
 
 def test_frozen_head_computes_no_tensor_of_all_logits(monkeypatch):
@@ -148,7 +148,7 @@ def test_trained_head_is_computed_in_blocks_where_logits_are_many(monkeypatch):
         monkeypatch.setattr(forward, "_MAX_TRAINED_LOGITS", limit)
         model.zero_grad()
         compute_outputs(model, batch, needs=("logprobs",), temperature=0.8).logprobs.sum().backward()
-        assert (model.get_output_embeddings() in forward._APPLIES_HEAD_ALONE) is (limit != 1 << 40)
+        assert hasattr(model.get_output_embeddings(), forward._KEEPS_LOGITS) is (limit != 1 << 40)
         gradients.append(
             {name: weight.grad.clone() for name, weight in model.named_parameters() if "value" not in name}
         )

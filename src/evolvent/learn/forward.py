@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -49,9 +48,9 @@ _TRIAL_TOKENS = 24  # tokens of the sequences that a model is tried on
 _MAX_DIFFERENCE = 1e-4  # of a log-probability in float32
 _MEAN_DIFFERENCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of models that are too large for a copy in float32
 _MAX_COPIED = 10_000_000  # weights of a model that is tried in float32
+_KEEPS_LOGITS = "_model_keeps_logits"  # attribute of a head: whether its model returns the head's logits unchanged
 _MIN_FUSED_HEAD = 1 << 23  # weights of a head whose log-probabilities are computed in blocks
 _MAX_TRAINED_LOGITS = 1 << 26  # of a forward with a trained head: 256 MiB in float32
-_APPLIES_HEAD_ALONE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether logits are the head's own
 
 
 def can_pack(model: PreTrainedModel) -> bool:
@@ -240,7 +239,7 @@ def _fuses_head(model: PreTrainedModel, batch: Batch, needs: Collection[Need], r
     frozen, and where it is trained, for so many targets that computing their logits twice is the smaller cost.
     """
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or _APPLIES_HEAD_ALONE.get(head) is False or ranks.mesh.tp > 1:
+    if type(head) is not nn.Linear or getattr(head, _KEEPS_LOGITS, None) is False or ranks.mesh.tp > 1:
         return False
     is_plain = type(head.weight) in (Tensor, nn.Parameter) and model._compiled_call_impl is None
     wants_logprobs = "logprobs" in needs and set(needs) <= {"logprobs", "values", "reference", "entropy"}
@@ -277,10 +276,10 @@ def _compute_fused(
     head = model.get_output_embeddings()
     target_head = _TargetHead(batch, model.value_head if "values" in needs else None, max_targets=1)
     first_logits = _compute_logits(model, batch, target_head, dtype=dtype, ranks=ranks, hidden=hidden)
-    if head not in _APPLIES_HEAD_ALONE:
-        own_logits = require_output(target_head.logits, "logits")
-        _APPLIES_HEAD_ALONE[head] = torch.equal(first_logits.float(), own_logits.flatten(0, -2).float())
-    if not _APPLIES_HEAD_ALONE[head]:
+    if not hasattr(head, _KEEPS_LOGITS):
+        head_logits = require_output(target_head.logits, "logits")
+        setattr(head, _KEEPS_LOGITS, torch.equal(first_logits.float(), head_logits.flatten(0, -2).float()))
+    if not getattr(head, _KEEPS_LOGITS):
         return None
     states = require_output(target_head.states, "states")
     with _fast_linear(model):

@@ -88,8 +88,8 @@ class _HeadLogprobs(torch.autograd.Function):
         for block in _blocks(len(states), rows):
             scaled = _scaled_logits(states[block], weight_in_dtype, bias, temperature)
             log_sum = scaled.logsumexp(-1, keepdim=True)
-            chosen = scaled.gather(-1, targets[block][:, None])
-            logprobs[block] = (chosen - log_sum)[:, 0]
+            target_logits = scaled.gather(-1, targets[block][:, None])
+            logprobs[block] = (target_logits - log_sum)[:, 0]
             if direction is None and not needs_entropy:
                 continue
             probabilities = scaled.sub_(log_sum).exp()
@@ -97,8 +97,8 @@ class _HeadLogprobs(torch.autograd.Function):
                 entropy[block] = -scaled.mul_(probabilities).sum(-1)
             if direction is not None:
                 mean_row = F.linear(probabilities.to(dtype), weight_in_dtype.t())
-                chosen_row = weight_in_dtype.index_select(0, targets[block])
-                direction[block] = ((chosen_row - mean_row) / temperature).to(direction.dtype)
+                target_row = weight_in_dtype.index_select(0, targets[block])
+                direction[block] = ((target_row - mean_row) / temperature).to(direction.dtype)
         ctx.mark_non_differentiable(entropy)
         ctx.options = temperature, dtype, rows
         if direction is not None:
