@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import Field
 
 from evolvent.config import Config
@@ -26,7 +25,7 @@ from evolvent.offline.settings import SequenceTrainingConfig
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
-    from evolvent.models.sequences import DecisionModel
+    from evolvent.models.sequences import DecisionModel, SequenceShape
     from evolvent.offline.acting import ArrayActor
     from evolvent.offline.state import SequenceCheckpoint
     from evolvent.offline.windows import ObservationScaler
@@ -35,6 +34,8 @@ __all__ = [
     "PRESETS",
     "DecisionTransformerConfig",
     "ReturnConditionedPolicy",
+    "build_shape",
+    "check_episodes",
     "decision_transformer",
     "load_conditioned",
     "save_conditioned",
@@ -104,18 +105,33 @@ def decision_transformer(
             training with other settings.
         NonFinite: training diverged.
     """
-    from evolvent.models.sequences import DecisionModel, SequenceShape
-    from evolvent.offline.losses import action_error, action_nll
-    from evolvent.offline.state import configure_checkpoint
-    from evolvent.offline.training import build_seeded, fit_windows
+    from evolvent.offline.conditioned import fit_conditioned
     from evolvent.offline.windows import WindowSource
 
-    _check_episodes(config, episodes)
-    shape = SequenceShape(
+    check_episodes(config, episodes)
+    source = WindowSource(episodes, context=config.context)
+    model, history = fit_conditioned(
+        build_shape(config, episodes),
+        source.sample,
+        config.train,
+        config=config,
+        seed=config.seed,
+        digest=episodes.digest,
+        checkpoint=checkpoint,
+        device=device,
+    )
+    return ReturnConditionedPolicy(model, source.standard, history)
+
+
+def build_shape(config: DecisionTransformerConfig, episodes: Episodes, *, prompt_steps: int = 0) -> SequenceShape:
+    """Builds the shape of the network for the world of these episodes; a prompt stands before the context."""
+    from evolvent.models.sequences import SequenceShape
+
+    return SequenceShape(
         observation=episodes.observation.shape[1],
         actions=episodes.actions,
         dim=episodes.action_dim,
-        context=config.context,
+        context=prompt_steps + config.context,
         horizon=config.horizon,
         returns=config.returns,
         scale=config.scale,
@@ -124,26 +140,6 @@ def decision_transformer(
         layers=config.layers,
         dropout=config.dropout,
     )
-    model = build_seeded(lambda: DecisionModel(shape), config.seed)
-    source = WindowSource(episodes, context=config.context)
-    action_loss = action_nll if episodes.actions else action_error
-
-    def loss(rng: np.random.Generator) -> Any:
-        windows = source.sample(rng, config.train.batch).to(device)
-        predicted = model(
-            windows.observation, windows.action, to_go=windows.to_go, time=windows.time, attention_mask=windows.seen
-        )
-        return action_loss(predicted, windows.action, windows.decided)
-
-    history = fit_windows(
-        model,
-        loss,
-        config.train,
-        seed=config.seed,
-        checkpoint=configure_checkpoint(checkpoint, config, episodes.digest),
-        device=device,
-    )
-    return ReturnConditionedPolicy(model, source.standard, history)
 
 
 def save_conditioned(policy: ReturnConditionedPolicy, folder: Path) -> None:
@@ -165,7 +161,10 @@ def load_conditioned(folder: Path) -> ReturnConditionedPolicy:
     return ReturnConditionedPolicy(model, standard)
 
 
-def _check_episodes(config: DecisionTransformerConfig, episodes: Episodes) -> None:
+def check_episodes(config: DecisionTransformerConfig, episodes: Episodes) -> None:
+    """Raises ConfigError for an episode longer than the horizon, and for actions outside -1..1."""
+    from evolvent.offline.conditioned import check_action_range
+
     longest = int(episodes.lengths.max())
     if longest > config.horizon:
         raise ConfigError(
@@ -174,10 +173,4 @@ def _check_episodes(config: DecisionTransformerConfig, episodes: Episodes) -> No
             expected=config.horizon,
             hint=f"set horizon={longest}",
         )
-    if episodes.action_dim and float(np.abs(episodes.action).max()) > 1.0:
-        raise ConfigError(
-            "actions are out of range",
-            value=float(np.abs(episodes.action).max()),
-            expected="-1 to 1",
-            hint="divide them by the largest action of the world",
-        )
+    check_action_range(episodes)

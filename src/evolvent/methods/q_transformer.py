@@ -33,7 +33,14 @@ if TYPE_CHECKING:
     from evolvent.offline.state import SequenceCheckpoint
     from evolvent.offline.windows import History, ObservationScaler, Windows
 
-__all__ = ["QTransformerConfig", "QTransformerPolicy", "load_q_transformer", "q_transformer", "save_q_transformer"]
+__all__ = [
+    "QTransformerConfig",
+    "QTransformerPolicy",
+    "load_q_transformer",
+    "q_transformer",
+    "save_q_transformer",
+    "window_values",
+]
 
 
 class QTransformerConfig(Config):
@@ -135,7 +142,7 @@ def q_transformer(
         windows = source.sample(rng, config.train.batch)
         bins, mask = policy.to_bins(windows.action), mark_learned_steps(windows)[:, :-1]
         placed_windows, placed_bins = windows.to(device), bins.to(device)
-        values = _window_values(target_model, placed_windows, placed_bins).cpu()
+        values = window_values(target_model, placed_windows, placed_bins).cpu()
         target = window_q_targets(values, windows, gamma=config.gamma, monte_carlo=config.monte_carlo)
         target, bins, mask = target[:, :-1].to(device), placed_bins[:, :-1], mask.to(device)
         q = model(placed_windows.observation[:, :-1], bins, attention_mask=placed_windows.seen[:, :-1])
@@ -157,7 +164,7 @@ def q_transformer(
     return QTransformerPolicy(model, source.standard, policy.discrete, history)
 
 
-def _window_values(network: QSequence, windows: Windows, bins: Any) -> Any:
+def window_values(network: QSequence, windows: Windows, bins: Any) -> Any:
     """Computes `[B, K + 1, d]`, the maximum over each dimension's bins.
 
     The step after K steps is read with the last K - 1 of them, as in training and acting: the network never learns

@@ -40,6 +40,7 @@ class SequenceShape:
             DT).
         returns: whether returns-to-go are part of the stream (False: behavior cloning).
         scale: the divisor of returns. stochastic: a squashed Gaussian instead of one action, for numbers.
+        condition: C, numbers of a step's condition; 1: its return-to-go.
         width, heads, layers, dropout, activation: of the trunk.
     Raises:
         ConfigError: sizes that are not possible, all of them at once.
@@ -53,6 +54,7 @@ class SequenceShape:
     returns: bool = True
     scale: float = 1.0
     stochastic: bool = False
+    condition: int = 1
     width: int = 128
     heads: int = 1
     layers: int = 3
@@ -62,7 +64,7 @@ class SequenceShape:
     def __post_init__(self) -> None:
         problems = [
             Problem(name, f"got {getattr(self, name)}, expected at least 1")
-            for name in ("observation", "context")
+            for name in ("observation", "context", "condition")
             if getattr(self, name) < 1
         ]
         if (self.actions > 0) == (self.dim > 0) or min(self.actions, self.dim, self.horizon) < 0:
@@ -85,7 +87,7 @@ class DecisionModel(nn.Module):
     def __init__(self, shape: SequenceShape) -> None:
         super().__init__()
         self.shape, width = shape, shape.width
-        self.embed_return = nn.Linear(1, width) if shape.returns else None
+        self.embed_return = nn.Linear(shape.condition, width) if shape.returns else None
         self.embed_observation = nn.Linear(shape.observation, width)
         self.embed_action = nn.Linear(shape.actions or shape.dim, width)
         self.embed_time = nn.Embedding(shape.horizon, width) if shape.horizon else None
@@ -104,8 +106,8 @@ class DecisionModel(nn.Module):
 
         Args:
             observation: `[B, K, O]`. action: `[B, K]` int64 (-1: none) or `[B, K, D]`; a step's own is not read for it.
-            to_go: `[B, K]`, in the world's units. time: `[B, K]` int64. attention_mask: `[B, K]` bool, False at
-                padding.
+            to_go: `[B, K]`, in the world's units; with C > 1 `[B, K, C]`. time: `[B, K]` int64.
+            attention_mask: `[B, K]` bool, False at padding.
         Returns:
             `[B, K, A]` logits; or `[B, K, D]` actions in -1..1; or, stochastic, `[B, K, 2, D]` mean and log deviation.
         Raises:
@@ -113,11 +115,13 @@ class DecisionModel(nn.Module):
         """
         shape = self.shape
         self._check(observation, action, time)
+        self._check_conditions(to_go)
         if shape.actions:
             action = F.one_hot(action.clamp(min=0), shape.actions) * (action >= 0)[..., None]
         parts = [self.embed_observation(observation), self.embed_action(action.to(observation.dtype))]
         if self.embed_return is not None:
-            parts.insert(0, self.embed_return((to_go / shape.scale)[..., None]))
+            conditions = to_go if to_go.dim() == 3 else to_go[..., None]
+            parts.insert(0, self.embed_return(conditions / shape.scale))
         stream = torch.stack(parts, 2)  # [B, K, 2 or 3, D]
         if self.embed_time is not None:
             stream = stream + self.embed_time(time)[:, :, None]
@@ -134,6 +138,11 @@ class DecisionModel(nn.Module):
             return outputs.tanh()
         mean, raw = outputs.view(*outputs.shape[:-1], 2, shape.dim).unbind(-2)
         return torch.stack([mean, _MIN_LOG_STD + 0.5 * (_MAX_LOG_STD - _MIN_LOG_STD) * (raw.tanh() + 1.0)], -2)
+
+    def _check_conditions(self, to_go: Tensor) -> None:
+        size = to_go.shape[2] if to_go.dim() == 3 else 1
+        if self.embed_return is not None and size != self.shape.condition:
+            raise BatchMismatch("conditions have the wrong size", value=size, expected=self.shape.condition)
 
     def _check(self, observation: Tensor, action: Tensor, time: Tensor) -> None:
         shape = self.shape

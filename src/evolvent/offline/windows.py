@@ -90,7 +90,8 @@ class Windows:
         observation: `[B, K, O]` float32.
         action: `[B, K]` int64 or `[B, K, D]` float32.
         reward: `[B, K]` float32.
-        to_go: `[B, K]` float32, the return from this step on (the requested return, while acting).
+        to_go: `[B, K]` float32, the return from this step on (the requested return, while acting); or `[B, K, C]`,
+            another condition of each step (`WindowSource`).
         time: `[B, K]` int64, the step's number in its episode.
         seen: `[B, K]` bool, False at padding.
         decided: `[B, K]` bool, steps with an action to learn; a final observation is seen and has none.
@@ -140,8 +141,10 @@ class WindowSource:
         cut_return: return after the end of an episode that was cut.
         standard: scaler of observations; None: from these episodes.
         ahead: the observation after an episode's last decision is a step too, visible and not decided.
+        conditions: `[N]` or `[N, C]`, what each decision is conditioned on in place of its return-to-go.
     Raises:
         ConfigError: the context is below 1.
+        BatchMismatch: the number of conditions differs from the number of decisions.
     """
 
     def __init__(
@@ -153,12 +156,19 @@ class WindowSource:
         cut_return: float = 0.0,
         standard: ObservationScaler | None = None,
         ahead: bool = False,
+        conditions: NDArray[np.float64] | None = None,
     ) -> None:
         if context < 1:
             raise ConfigError("context out of range", value=context, expected="1 or more")
         self.episodes, self.context, self.ahead = episodes, context, ahead
         self.standard = ObservationScaler.from_episodes(episodes) if standard is None else standard
-        self.to_go = returns_to_go(episodes, gamma=gamma, cut_return=cut_return)
+        self.to_go = returns_to_go(episodes, gamma=gamma, cut_return=cut_return) if conditions is None else conditions
+        if len(self.to_go) != len(episodes.reward):
+            raise BatchMismatch(
+                "number of conditions does not match the decisions",
+                value=len(self.to_go),
+                expected=len(episodes.reward),
+            )
         self._observation, self._final = self.standard(episodes.observation), self.standard(episodes.final)
         self._starts, self._episode = episodes.starts, episodes.episode_index
 
@@ -186,7 +196,7 @@ class WindowSource:
             decided=is_decided,
             action=np.where(is_decided, action, -1) if data.actions else np.where(is_decided[..., None], action, 0),
             reward=np.where(is_decided, data.reward[row], 0),
-            to_go=np.where(is_decided, self.to_go[row], 0),
+            to_go=np.where(is_decided.reshape(*row.shape, *[1] * (self.to_go.ndim - 1)), self.to_go[row], 0),
             time=np.where(is_visible, time, 0),
             terminated=data.terminated[episode] & is_last,
         )
