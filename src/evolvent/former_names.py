@@ -738,7 +738,11 @@ FORMER_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {"RLConfig": {"cr
 """By class and present field: the former names of values, by their present names."""
 
 
-LATER_FIELDS: Mapping[str, Mapping[str, object]] = {"AdapterConfig": {"base_bits": None}}
+LATER_FIELDS: Mapping[str, Mapping[str, object]] = {
+    "AdapterConfig": {"base_bits": None},
+    "GatoConfig": {"returns": False, "return_bins": 32, "expert_weight": 10.0},
+    "OnlineDTConfig": {"entropy_floor": None},
+}
 """By class: fields that were added later, with the value under which the result is that from before they existed.
 
 A field with that value is in no identity, so that runs and kept studies of earlier versions are found again.

@@ -11,6 +11,7 @@ import torch
 
 from evolvent.errors import BatchMismatch, ConfigError, Incomplete, SampleInvalid
 from evolvent.methods.gato import GatoConfig, build_array_task, build_text_task, gato, load_generalist, save_generalist
+from evolvent.models.gato import RETURNS
 from evolvent.models.gato_model import GatoModel, GatoShape
 from evolvent.rollout.arrays import play_arrays
 from evolvent.store.episodes import Episodes
@@ -25,6 +26,23 @@ SMALL = {
     "train": {"max_steps": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "grad_norm": 1.0},
 }
 LESSONS = [[("see a", "say b"), ("see b", "say c")], [("see c", "go"), ("see a", "say b")]]
+
+
+def test_a_return_is_predicted_before_the_action_and_a_high_one_preferred(tmp_path):
+    """All four paths of the chain teach, each as often. Preferred returns act as the best path, others as the data."""
+    task = build_array_task(chain_episodes(), return_bins=3)
+    assert [int(step.tokens[-2]) - RETURNS for step in task.episodes[3]] == [2, 1]
+    assert [step.learned.tolist()[-2:] for step in task.episodes[3]] == [[True, True]] * 2
+    policy = gato(GatoConfig(**SMALL, returns=True), {"chain": task, "half": build_array_task(halves())})
+    save_generalist(policy, tmp_path)
+    loaded = load_generalist(tmp_path)
+    assert loaded.return_bins == {"chain": 3} and loaded.expert_weight == 10.0
+    best = play_arrays(loaded.build_actor("chain"), Chain, episodes=1, horizon=2, num_actions=2, seed=0)
+    assert best.returns.tolist() == [2.0]
+    worst = dataclasses.replace(loaded, expert_weight=-10.0).build_actor("chain")
+    assert play_arrays(worst, Chain, episodes=1, horizon=2, num_actions=2, seed=0).returns.tolist() == [0.0]
+    with pytest.raises(SampleInvalid, match="bin of a return out of range"):
+        build_array_task(chain_episodes(), return_bins=500)
 
 
 def halves() -> Episodes:

@@ -10,7 +10,7 @@ from evolvent.methods.decision_transformer import load_conditioned, save_conditi
 from evolvent.methods.online_dt import OnlineDTConfig, online_dt
 from evolvent.rollout.arrays import play_arrays
 from evolvent.store.episodes import Episodes
-from tests.sequence_support import chain_episodes, ragged
+from tests.sequence_support import Chain, chain_episodes, ragged
 
 SMALL = {"context": 2, "acting": 2, "scale": 1.0, "width": 32, "heads": 1, "layers": 1, "dropout": 0.0}
 TRAIN = {"max_steps": 400, "lr": 3e-3, "warmup": 10, "grad_norm": 1.0, "batch": 64}
@@ -87,9 +87,48 @@ def test_playing_teaches_beyond_the_data():
     assert np.mean(found.online_returns[-20:]) > best and again.online_returns == ()
 
 
+def test_choices_keep_their_least_entropy_and_pay_what_is_asked_for():
+    """In the chain the return decides both actions, so that likelihood alone would drive the entropy to 0."""
+    settings = {**SMALL, "temperature_lr": 0.02, "entropy_floor": 0.3, "train": {**TRAIN, "max_steps": 250, "lr": 1e-2}}
+    trained = online_dt(OnlineDTConfig(**settings), chain_episodes())
+    assert np.mean(trained.entropy[-50:]) == pytest.approx(0.3, abs=0.06)
+    for target in (0.0, 2.0):
+        actor = trained.policy.build_actor(target)
+        assert play_arrays(actor, Chain, episodes=1, horizon=2, num_actions=2, seed=0).returns.tolist() == [target]
+    drawn = play_arrays(
+        trained.policy.build_actor(2.0, greedy=False), Chain, episodes=200, horizon=2, num_actions=2, seed=0
+    )
+    assert 1.5 < drawn.returns.mean() < 2.0, "it explores"
+
+
+def test_playing_choices_teaches_beyond_the_data():
+    """Only one path pays 1 and none pays 2; asked for 2 it explores, and finds the path that pays it."""
+    data = chain_episodes(copies=10)
+    data = data.select(np.flatnonzero(data.returns < 2.0))
+    config = OnlineDTConfig(
+        **SMALL,
+        temperature_lr=0.02,
+        entropy_floor=0.4,
+        target=2.0,
+        explore=1.0,
+        rounds=12,
+        updates=15,
+        replay=60,
+        train={**TRAIN, "max_steps": 60, "lr": 1e-2},
+    )
+
+    def explore(actor, number):
+        return play_arrays(actor, Chain, episodes=4, horizon=2, num_actions=2, seed=100 + number)
+
+    trained = online_dt(config, data, explore=explore)
+    assert data.returns.max() == 1.0 and np.mean(trained.online_returns[-16:]) > 1.3
+
+
 def test_what_it_cannot_learn_from_is_refused():
-    with pytest.raises(ConfigError, match="needs continuous actions: got choices"):
-        online_dt(OnlineDTConfig(**SMALL), chain_episodes())
+    wild = ragged(2)
+    wild.action[0, 0] = 1.5
+    with pytest.raises(ConfigError, match="actions are out of range"):
+        online_dt(OnlineDTConfig(**SMALL), wild)
     with pytest.raises(ConfigError, match="explore"):
         online_dt(OnlineDTConfig(**SMALL, rounds=1), ragged(3))
 

@@ -6,11 +6,13 @@ learned beside it. Online it plays episodes, conditioned on twice the return tha
 them whole in a replay of the latest. Their returns-to-go are those that were really earned (hindsight), not
 those that were requested.
 
-It departs from the paper in its optimizer (AdamW for LAMB). Actions are numbers.
+It departs from the paper in its optimizer (AdamW for LAMB). Where actions are choices, the policy is a categorical
+distribution whose entropy is exact and has a bound above 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,11 +28,13 @@ from evolvent.offline.settings import SequenceTrainingConfig
 from evolvent.store.episodes import Episodes, concatenate_episodes
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from evolvent.models.sequences import DecisionModel
     from evolvent.offline.acting import ArrayActor
     from evolvent.offline.state import SequenceCheckpoint
 
-__all__ = ["OnlineDTConfig", "TrainedOnlineDT", "online_dt"]
+__all__ = ["OnlineDTConfig", "TrainedOnlineDT", "find_entropy_floor", "online_dt"]
 
 
 class OnlineDTConfig(Config):
@@ -45,6 +49,10 @@ class OnlineDTConfig(Config):
     dropout: float = Field(default=0.1, ge=0, lt=1, description="while training")
     temperature: float = Field(default=0.1, gt=0, description="of the entropy, at first")
     temperature_lr: float = Field(default=1e-4, gt=0, description="its learning rate")
+    entropy_floor: float | None = Field(
+        default=None,
+        description="least entropy in nats; none: minus the numbers of an action, or a tenth of log A for A choices",
+    )
     target: float = Field(default=3600.0, description="the return that the policy is evaluated at")
     explore: float = Field(default=2.0, gt=0, description="the return asked for while exploring, in targets")
     replay: int = Field(default=1000, ge=1, description="episodes that are kept")
@@ -77,28 +85,36 @@ class _EntropyDual:
     def __init__(self, config: OnlineDTConfig, model: DecisionModel) -> None:
         import torch
 
-        self.model, self.batch, self.floor = model, config.train.batch, -float(model.shape.dim)
+        self.model, self.batch = model, config.train.batch
+        self.floor = find_entropy_floor(config, choices=model.shape.actions, dim=model.shape.dim)
         self.log = torch.tensor(np.log(config.temperature), dtype=torch.float32, requires_grad=True)
         self.optimizer = torch.optim.Adam([self.log], config.temperature_lr)
         self.entropy: list[float] = []
 
     def loss(self, source: Any, rng: np.random.Generator) -> Any:
         """Computes `-(log-likelihood + T entropy)` over the decided steps, and their number."""
-        import torch
-
-        from evolvent.models.sequences import squashed_logp, squashed_sample
 
         device = next(self.model.parameters()).device
         windows = source.sample(rng, self.batch).to(device)
         outputs = self.model(
             windows.observation, windows.action, to_go=windows.to_go, time=windows.time, attention_mask=windows.seen
         )
-        gaussian, action = outputs[windows.decided], windows.action[windows.decided]
-        noise = torch.from_numpy(rng.standard_normal(tuple(action.shape)).astype(np.float32)).to(device)
-        entropy = -squashed_sample(gaussian, noise)[1].mean()
+        logp, entropy = self._score(outputs[windows.decided], windows.action[windows.decided], rng)
         self.entropy.append(float(entropy.detach()))
         temperature, count = self.log.detach().exp().to(device), windows.count
-        return -(squashed_logp(gaussian, action).sum() + temperature * entropy * count), count
+        return -(logp.sum() + temperature * entropy * count), count
+
+    def _score(self, outputs: Tensor, action: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Computes the log-probability of each action, and the mean entropy: exact of choices, else by one sample."""
+        import torch
+
+        from evolvent.models.sequences import squashed_logp, squashed_sample
+
+        if self.model.shape.actions:
+            logp = outputs.log_softmax(-1)
+            return logp.gather(-1, action[:, None])[:, 0], -(logp.exp() * logp).sum(-1).mean()
+        noise = torch.from_numpy(rng.standard_normal(tuple(action.shape)).astype(np.float32)).to(outputs.device)
+        return squashed_logp(outputs, action), -squashed_sample(outputs, noise)[1].mean()
 
     def step(self, _: int) -> None:
         """Updates the temperature by the entropy of the last batch."""
@@ -132,6 +148,19 @@ class _EntropyDual:
         load_moments(self.optimizer, {name: value for name, value in state.items() if "/" in name})
 
 
+def find_entropy_floor(config: OnlineDTConfig, *, choices: int, dim: int) -> float:
+    """Returns the lower bound of the entropy in nats: the setting, `-dim`, or a tenth of `log A` for A choices.
+
+    >>> find_entropy_floor(OnlineDTConfig(), choices=0, dim=3)
+    -3.0
+    >>> round(find_entropy_floor(OnlineDTConfig(), choices=2, dim=0), 4)
+    0.0693
+    """
+    if config.entropy_floor is not None:
+        return config.entropy_floor
+    return 0.1 * math.log(choices) if choices else -float(dim)
+
+
 def online_dt(
     config: OnlineDTConfig,
     episodes: Episodes,
@@ -143,14 +172,14 @@ def online_dt(
     """Trains on episodes, then on `config.rounds` episodes that are played.
 
     Args:
-        episodes: actions are numbers in -1..1. Of more than `replay` episodes the best are kept, and the worst of
-            these are the first to be dropped for new ones; else the first are dropped first (published code).
+        episodes: actions are choices, or numbers in -1..1. Of more than `replay` episodes the best are kept, and the
+            worst of these are the first to be dropped for new ones; else the first are dropped first (published code).
         explore: plays one episode with an actor, by its number.
         checkpoint: where the training is stored; an existing one is resumed. `explore` is then asked again for the
             episodes that were played: let it return those, not new ones.
         device: where the networks learn, as "cuda:1"; the policy is on the CPU afterwards.
     Raises:
-        ConfigError: actions are discrete or outside -1..1, rounds lack `explore`, or the checkpoint is of a
+        ConfigError: actions are outside -1..1, rounds lack `explore`, or the checkpoint is of a
             training with other settings.
         NonFinite: training diverged.
     """
@@ -162,10 +191,11 @@ def online_dt(
     _check_settings(config, episodes, plays=explore is not None)
     shape = SequenceShape(
         observation=episodes.observation.shape[1],
+        actions=episodes.actions,
         dim=episodes.action_dim,
         context=config.context,
         horizon=0,
-        stochastic=True,
+        stochastic=not episodes.actions,
         scale=config.scale,
         width=config.width,
         heads=config.heads,
@@ -216,10 +246,8 @@ def online_dt(
 
 
 def _check_settings(config: OnlineDTConfig, episodes: Episodes, *, plays: bool) -> None:
-    if not episodes.action_dim:
-        raise ConfigError("Online Decision Transformer needs continuous actions", value="choices")
-    if float(np.abs(episodes.action).max()) > 1.0:
-        largest_action = float(np.abs(episodes.action).max())
-        raise ConfigError("actions are out of range", value=largest_action, expected="-1 to 1")
+    from evolvent.offline.conditioned import check_action_range
+
+    check_action_range(episodes)
     if config.rounds and not plays:
         raise ConfigError("rounds of exploration need `explore`", value=config.rounds)

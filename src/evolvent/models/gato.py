@@ -22,6 +22,8 @@ from evolvent.trajectory import Array
 __all__ = [
     "BINS",
     "NUMBERS",
+    "RETURNS",
+    "RETURN_TOKENS",
     "SEPARATOR",
     "TEXT",
     "VOCABULARY",
@@ -29,6 +31,7 @@ __all__ = [
     "GatoStep",
     "decode_numbers",
     "encode_choices",
+    "encode_conditioned_step",
     "encode_numbers",
     "encode_step",
     "encode_words",
@@ -40,6 +43,8 @@ TEXT = 32_000
 BINS = 1024
 NUMBERS = TEXT  # the token of the first bin
 SEPARATOR = TEXT + BINS
+RETURN_TOKENS = 128
+RETURNS = BINS - RETURN_TOKENS  # the token of the first bin of returns, among those of choices
 VOCABULARY = SEPARATOR + 1
 _MU, _LARGEST = 100.0, 256.0
 _LOG_RANGE = np.log(_MU * _LARGEST + 1.0)
@@ -146,6 +151,23 @@ def encode_step(observation: tuple[Field, ...], action: Field) -> GatoStep:
         np.concatenate([tokens for tokens, _ in parts]),
         np.concatenate([np.full(len(tokens), learned) for tokens, learned in parts]),
     )
+
+
+def encode_conditioned_step(observation: tuple[Field, ...], action: Field, *, return_bin: int) -> GatoStep:
+    """Joins a step whose action follows the bin of its return-to-go, which is learned as the action is.
+
+    Multi-Game Decision Transformer (arXiv 2205.15241) predicts the return of the data, then the action for it.
+
+    Raises:
+        SampleInvalid: a bin outside 0..127, or a choice whose token a return has; also those of `encode_step`.
+    """
+    if not 0 <= return_bin < RETURN_TOKENS:
+        raise SampleInvalid("bin of a return out of range", value=return_bin, expected=f"0..{RETURN_TOKENS - 1}")
+    if action.kind == "choice" and action.values.size and int(action.values.max()) >= RETURNS:
+        raise SampleInvalid("a choice out of range", value=int(action.values.max()), expected=f"0..{RETURNS - 1}")
+    step = encode_step(observation, action)
+    position = int(np.flatnonzero(step.tokens == SEPARATOR)[-1]) + 1
+    return GatoStep(np.insert(step.tokens, position, RETURNS + return_bin), np.insert(step.learned, position, True))
 
 
 def _encode_field(field: Field, *, action: bool) -> Tokens:

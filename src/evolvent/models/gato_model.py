@@ -104,21 +104,27 @@ class GatoModel(nn.Module):
         allowed: NDArray[np.int64],
         max_tokens: int,
         stop: int | None = None,
+        bonus: NDArray[np.float32] | None = None,
     ) -> NDArray[np.int64]:
         """Generates the likeliest continuation of each prefix `[B, L]` by allowed tokens: `[B, up to max_tokens]`.
 
         Args:
             step_position: `[B, L]`. allowed: tokens that may be written. stop: a token that ends the continuation.
+            bonus: added to the logit of each allowed token.
         """
         is_allowed = np.isin(self.known, allowed)
         if not is_allowed.any():
             raise ConfigError("no allowed token is in the trained vocabulary", value=allowed[:5].tolist())
-        mask = torch.from_numpy(~is_allowed)
+        addition = np.where(is_allowed, 0.0, -np.inf).astype(np.float32)
+        if bonus is not None:
+            bonus_by_token = dict(zip(allowed.tolist(), bonus.tolist(), strict=True))
+            addition += np.array([bonus_by_token.get(token, 0.0) for token in self.known.tolist()], np.float32)
+        logit_addition = torch.from_numpy(addition)
         rows, positions = torch.from_numpy(self.rows(tokens)), torch.from_numpy(step_position)
         new_rows: list[Tensor] = []
         done = torch.zeros(len(rows), dtype=torch.bool)
         while len(new_rows) < max_tokens and not bool(done.all()):
-            best = self(rows, positions)[:, -1].masked_fill(mask, -torch.inf).argmax(-1)
+            best = (self(rows, positions)[:, -1] + logit_addition).argmax(-1)
             new_rows.append(best)
             rows, positions = torch.cat([rows, best[:, None]], 1), torch.cat([positions, positions[:, -1:] + 1], 1)
             if stop is not None:
