@@ -14,6 +14,8 @@ from evolvent.cli.train import sequence
 from evolvent.cli.train.sequence import run
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
 from evolvent.methods.decision_transformer import load_conditioned
+from evolvent.methods.gato import load_generalist
+from evolvent.methods.generalized_dt import load_matching
 from evolvent.methods.q_transformer import load_q_transformer
 from evolvent.methods.trajectory_transformer import load_planner
 from evolvent.offline.state import SequenceCheckpoint
@@ -62,6 +64,50 @@ def test_who_cannot_be_asked_is_measured_once(method, load, tmp_path):
     (row,) = rows(tmp_path / "run")
     assert row["asked"] is None and load(tmp_path / "run" / "policy").history == ()
     assert json.loads((tmp_path / "run" / "data.json").read_text())["reachable"]["stitched"] == 10.0
+
+
+def test_choices_are_played_online_and_values_relabel_them(tmp_path):
+    online = ["--learn.rounds", "1", "--learn.updates", "2"]
+    said(["--method", "odt", "cartpole", *online, "--to", str(tmp_path / "odt"), *SHORT])
+    assert not load_conditioned(tmp_path / "odt" / "policy").model.shape.stochastic
+    values = ["--learn.values.train.max_steps", "3", "--learn.values.width", "8"]
+    said(["--method", "qdt", "cartpole", "--to", str(tmp_path / "qdt"), *values, *SHORT])
+    assert len(rows(tmp_path / "qdt")) == 5 and (tmp_path / "qdt" / "values.safetensors").is_file()
+    assert said(["--resume", str(tmp_path / "qdt")])
+
+
+def test_generalized_dt_is_asked_for_the_visits_of_episodes(tmp_path):
+    shown = said(["--method", "gdt", "cartpole", "--to", str(tmp_path / "run"), "--learn.features", "[0, 2]", *SHORT])
+    assert [row["asked"] for row in rows(tmp_path / "run")] == sorted(row["asked"] for row in rows(tmp_path / "run"))
+    assert all(0.0 <= row["distance"] < 10.0 for row in rows(tmp_path / "run")) and "distance" in shown
+    assert load_matching(tmp_path / "run" / "policy").features.columns == (0, 2)
+
+
+@pytest.mark.parametrize("method", ["ad", "pdt"])
+def test_a_family_is_measured_on_tasks_that_are_held_out(method, tmp_path):
+    few = ["--tasks", "3", "--held_out", "2", "--episodes", "4", "--trials", "3", "--evaluation", "2"]
+    shown = said(["--method", method, "darkroom", "--output_dir", str(tmp_path / "run"), *few, *TINY])
+    data = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert len(data["training"]) == 3 and len(data["held_out"]) == 2 and not {*data["training"]} & {*data["held_out"]}
+    table = rows(tmp_path / "run")
+    assert [(row["tasks"], row["episode"]) for row in table] == (
+        [("held out", 1), ("held out", 3), ("training", 1), ("training", 3)]
+        if method == "ad"
+        else [("held out", 1), ("training", 1)]
+    )
+    assert "held out" in shown and "held out, episode 1" in (tmp_path / "run" / "report.html").read_text()
+    assert said(["--resume", str(tmp_path / "run")]) and rows(tmp_path / "run") == table
+
+
+@pytest.mark.parametrize("method", ["gato", "multi_game"])
+def test_one_policy_is_measured_in_every_world(method, tmp_path):
+    few = ["--worlds", '["stitching", "cartpole"]', "--episodes", "3", "--horizon", "12", "--evaluation", "2"]
+    said(["--method", method, "--output_dir", str(tmp_path / "run"), *few, *TINY])
+    assert [row["world"] for row in rows(tmp_path / "run")] == ["stitching", "cartpole"]
+    policy = load_generalist(tmp_path / "run" / "policy")
+    assert bool(policy.return_bins) is (method == "multi_game")
+    with pytest.raises(ConfigError, match="name each world once"):
+        said(["--method", method, "--worlds", '["stitching", "stitching"]'])
 
 
 def test_a_stopped_run_goes_on_to_the_same_policy(tmp_path, monkeypatch):
@@ -146,7 +192,8 @@ def test_what_cannot_be(tmp_path, capsys):
         (["--method", "dtt"], "did you mean"),
         (["cartpol"], "cartpole"),
         (["stitching", "--mixture", "expert"], "pieces"),
-        (["--method", "odt", "cartpole"], "odt needs continuous actions, but cartpole has discrete actions"),
+        (["--method", "ad", "darkrom"], "darkroom"),
+        (["--method", "gato", "hoper"], "hopper"),
         (["cartpole", "--mixture", "whole"], "whole"),
     ):
         with pytest.raises(ConfigError, match=match):

@@ -13,10 +13,12 @@ from evolvent.lazy import lazy_namespace
 if TYPE_CHECKING:
     from evolvent.methods.agdc import AGDCConfig as AGDCConfig
     from evolvent.methods.agentevol import AgentEvolConfig as AgentEvolConfig
+    from evolvent.methods.algorithm_distillation import AlgorithmDistillationConfig as AlgorithmDistillationConfig
     from evolvent.methods.comments import CommentsConfig as CommentsConfig
     from evolvent.methods.decision_transformer import DecisionTransformerConfig as DecisionTransformerConfig
     from evolvent.methods.etpo import ETPOConfig as ETPOConfig
     from evolvent.methods.gato import GatoConfig as GatoConfig
+    from evolvent.methods.generalized_dt import GeneralizedDTConfig as GeneralizedDTConfig
     from evolvent.methods.grpo import GRPOConfig as GRPOConfig
     from evolvent.methods.hammer import HammerConfig as HammerConfig
     from evolvent.methods.mat import MATConfig as MATConfig
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from evolvent.methods.p3 import P3Config as P3Config
     from evolvent.methods.poad import POADConfig as POADConfig
     from evolvent.methods.ppo import PPOConfig as PPOConfig
+    from evolvent.methods.prompt_dt import PromptDTConfig as PromptDTConfig
+    from evolvent.methods.q_decision_transformer import QDecisionTransformerConfig as QDecisionTransformerConfig
     from evolvent.methods.q_transformer import QTransformerConfig as QTransformerConfig
     from evolvent.methods.r3 import R3Config as R3Config
     from evolvent.methods.return_text import ReturnTextConfig as ReturnTextConfig
@@ -38,6 +42,10 @@ __getattr__, __dir__, __all__ = lazy_namespace(
     __name__,
     __path__,
     {
+        "algorithm_distillation": ("AlgorithmDistillationConfig",),
+        "generalized_dt": ("GeneralizedDTConfig",),
+        "prompt_dt": ("PromptDTConfig",),
+        "q_decision_transformer": ("QDecisionTransformerConfig",),
         "agdc": ("AGDCConfig",),
         "agentevol": ("AgentEvolConfig",),
         "comments": ("CommentsConfig",),

@@ -3,15 +3,13 @@
 The episodes come from a file (D4RL's or Minari's layout) or are made here: mixtures of a control world, or the
 maze of pieces. The run folder holds settings and state, `data.json` (a description of the data), the training's
 state, the policy, `history.json`, `table.json` and the report. A run resumes where its training stopped.
-
-Tasks of sequence policies: a world and its data, from a file, a mixture, or the maze of pieces.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,12 +22,20 @@ from evolvent.cli.setup.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.setup.registry import require_train_extra
 from evolvent.cli.setup.settings import AnyCommand, Command, DeviceConfig, parse_command
 from evolvent.cli.terminal.console import render_table
+from evolvent.cli.train.families import COMMANDS as FAMILY_COMMANDS
+from evolvent.cli.train.families import run_family
+from evolvent.cli.train.generalist import COMMANDS as GENERALIST_COMMANDS
+from evolvent.cli.train.generalist import run_generalist
+from evolvent.cli.train.sequence_tasks import SEQUENCE_WORLDS, SequenceTask, make_sequence_task
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.methods.decision_transformer import PRESETS as DT_PRESETS
 from evolvent.methods.decision_transformer import DecisionTransformerConfig
+from evolvent.methods.generalized_dt import GeneralizedDTConfig
 from evolvent.methods.online_dt import OnlineDTConfig
+from evolvent.methods.q_decision_transformer import PRESETS as QDT_PRESETS
+from evolvent.methods.q_decision_transformer import QDecisionTransformerConfig
 from evolvent.methods.q_transformer import QTransformerConfig
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
 from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig
@@ -39,7 +45,6 @@ from evolvent.view.escape import show_hidden
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
     from evolvent.offline.state import SequenceCheckpoint
-    from evolvent.rollout.arrays import ArrayEnv
     from evolvent.store.episodes import Episodes
 
 __all__ = [
@@ -56,173 +61,7 @@ __all__ = [
 ]
 
 
-SEQUENCE_WORLDS = ("cartpole", "pendulum", "hopper", "stitching")
 _MAX_MESSAGES = 5  # episodes left out of which the reason is told
-_REFERENCE_EPISODES = 10  # episodes of random actions, and of the expert, that scores are measured by
-
-
-@dataclass(frozen=True)
-class SequenceTask:
-    """The world in which a sequence policy acts, its data, and the returns that define scores of 0 and 100.
-
-    Attributes:
-        data: the recorded episodes.
-        manifest: JSON values about the data.
-        make_env: makes a new environment.
-        horizon: maximum steps of an episode.
-        action_scale: factor of actions in -1..1.
-        random_return: mean return of random actions.
-        expert_return: mean return of the expert.
-    """
-
-    data: Episodes
-    manifest: JsonObject
-    make_env: Callable[[], ArrayEnv]
-    horizon: int
-    action_scale: float
-    random_return: float
-    expert_return: float
-
-    def play(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
-        """Plays episodes with an actor."""
-        from evolvent.rollout.arrays import play_arrays
-
-        return play_arrays(
-            actor,
-            self.make_env,
-            episodes=episodes,
-            horizon=self.horizon,
-            num_actions=self.data.actions,
-            dim=self.data.action_dim,
-            seed=seed,
-            scale=self.action_scale,
-        )
-
-    def normalize_return(self, value: float) -> float:
-        """Scales a return to a score: 0 for random actions, 100 for the expert."""
-        return 100.0 * (value - self.random_return) / (self.expert_return - self.random_return)
-
-
-def make_sequence_task(config: Config) -> SequenceTask:
-    """Builds the task that the settings of `cli/train/sequence.py` select.
-
-    Raises:
-        ConfigError: a mixture that the world does not have, or data of another world. Also the errors of file
-            readers.
-    """
-    return _make_sequence_task(config)
-
-
-def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class adds `learn`, of the method
-    from evolvent.worlds.control import get_control, make_control
-
-    if config.world == "stitching":
-        return _make_maze_task(config)
-    if config.mixture in ("pieces", "whole"):
-        raise ConfigError(
-            [
-                Problem(
-                    "mixture",
-                    f"world {config.world} does not have the mixture {config.mixture!r}",
-                    "choose random, medium, replay or expert",
-                )
-            ]
-        )
-    if config.data is not None and config.mixture is not None:
-        raise ConfigError(
-            [Problem("mixture", "episodes come from a file, so no mixture is generated", "leave out --mixture")]
-        )
-    control = get_control(config.world)
-    time_limit = control.horizon
-    control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
-    from evolvent.rollout.mixtures import play_mixture
-
-    make_env, seed = partial(make_control, control), config.learn.seed
-    reference_returns = [
-        float(play_mixture(control, kind=kind, episodes=_REFERENCE_EPISODES, seed=seed + 1).episodes.returns.mean())
-        for kind in ("random", "expert")
-    ]
-    if reference_returns[0] == reference_returns[1]:  # a score would have no unit
-        raise ConfigError(
-            [
-                Problem(
-                    "horizon",
-                    (
-                        f"random actions and the expert both earn {reference_returns[0]:g} in {control.horizon} "
-                        f"steps of {config.world}"
-                    ),
-                    "set a longer --horizon",
-                )
-            ]
-        )
-    if config.data is None:
-        played_mixture = play_mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
-        data, manifest = played_mixture.episodes, played_mixture.manifest
-    else:
-        data, manifest = _read_episodes(
-            config, scale=config.scale or control.scale, actions=control.actions, horizon=time_limit
-        )
-        data_shape = (data.observation.shape[1], data.action_dim)
-        if data_shape != (control.observation, control.dim):
-            message = f"observations and actions of {config.data} have {data_shape} numbers"
-            world_shape = (control.observation, control.dim)
-            hint = "set --world to the world of the episodes"
-            raise ConfigError([Problem("data", f"{message}, but {config.world} has {world_shape}", hint)])
-    manifest = {**manifest, "return_random": reference_returns[0], "return_expert": reference_returns[1]}
-    return SequenceTask(data, manifest, make_env, control.horizon, control.scale, *reference_returns)
-
-
-def _make_maze_task(config: Any) -> SequenceTask:
-    from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
-
-    if config.data is not None or config.mixture not in (None, "pieces", "whole"):
-        raise ConfigError(
-            [Problem("mixture", "the maze has only generated mixtures", "set --mixture to pieces or whole")]
-        )
-    maze, kind = Stitching(), config.mixture or "pieces"
-    data, full_reachability = (
-        demonstrations(maze, include_best=kind == "whole"),
-        compute_reachable(maze, demonstrations(maze, include_best=True)),
-    )
-    data_reachability = compute_reachable(maze, data)
-    manifest = {
-        "world": "stitching",
-        "kind": kind,
-        "episodes": len(data.lengths),
-        "decisions": len(data.reward),
-        "digest": data.digest,
-        "reachable": {name: getattr(data_reachability, name) for name in data_reachability.__slots__},
-        "return_random": 0.0,
-        "return_expert": full_reachability.optimum,
-    }
-    return SequenceTask(data, manifest, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, full_reachability.optimum)
-
-
-def _read_episodes(config: Any, *, scale: float, actions: int, horizon: int) -> tuple[Episodes, dict[str, Any]]:
-    from evolvent.store.offline import read_d4rl, read_minari
-
-    problems, unit = list[Problem](), 1.0 if actions else scale
-    data = (
-        read_minari(config.data, scale=unit, actions=actions, problems=problems)
-        if config.data.is_dir()
-        else read_d4rl(config.data, scale=unit, actions=actions, horizon=horizon)
-    )
-    return_statistics = {
-        "mean": float(data.returns.mean()),
-        "least": float(data.returns.min()),
-        "most": float(data.returns.max()),
-    }
-    return data, {
-        "world": config.world,
-        "file": str(config.data),
-        "episodes": len(data.lengths),
-        "decisions": len(data.reward),
-        "return": return_statistics,
-        "digest": data.digest,
-        **({"left_out": [str(problem) for problem in problems]} if problems else {}),
-    }
-
-
 _NUM_TARGETS = 5  # returns that are asked for where none are named
 _EVALUATION_SEED = sample_seed("measured", 77)  # of no data: a mixture's seeds are --learn.seed and the next
 
@@ -254,7 +93,6 @@ class SequenceMethod:
         config: its settings class.
         about: its description.
         takes_target: whether its policy takes a target return.
-        needs_continuous_actions: whether actions have to be numbers.
         small: settings for a processor.
         paper: settings of the paper.
     """
@@ -262,7 +100,6 @@ class SequenceMethod:
     config: type[Config]
     about: str
     takes_target: bool = False
-    needs_continuous_actions: bool = False
     small: JsonObject = field(default_factory=dict)
     paper: JsonObject = field(default_factory=dict)
 
@@ -278,9 +115,8 @@ METHODS: Mapping[str, SequenceMethod] = {
     "bc": SequenceMethod(CloningConfig, "behaviour cloning by the same network", small=DT_PRESETS["small"]),
     "odt": SequenceMethod(
         OnlineConfig,
-        "Online DT: actions that are numbers; plays after it has learned",
+        "Online DT: plays after it has learned from the data",
         takes_target=True,
-        needs_continuous_actions=True,
         small={
             "context": 8,
             "scale": 100.0,
@@ -294,6 +130,17 @@ METHODS: Mapping[str, SequenceMethod] = {
             "temperature_lr": 1e-3,
             "train": _SHORT_TRAINING,
         },
+    ),
+    "qdt": SequenceMethod(
+        QDecisionTransformerConfig,
+        "Q-learning DT: returns relabeled by learned values",
+        takes_target=True,
+        small=QDT_PRESETS["small"],
+    ),
+    "gdt": SequenceMethod(
+        GeneralizedDTConfig,
+        "Generalized DT: matches what an episode visits",
+        small={**DT_PRESETS["small"], "scale": 20.0},
     ),
     "tt": SequenceMethod(
         TrajectoryTransformerConfig,
@@ -369,19 +216,27 @@ def _make_command(name: str, method: SequenceMethod) -> Command[Any]:
     )
 
 
-COMMANDS: dict[str, AnyCommand] = {name: _make_command(name, method) for name, method in METHODS.items()}
+COMMANDS: dict[str, AnyCommand] = {
+    **{name: _make_command(name, method) for name, method in METHODS.items()},
+    **FAMILY_COMMANDS,
+    **GENERALIST_COMMANDS,
+}
 """The command of each method."""
 
 
 def run(argv: Sequence[str], console: Console) -> int:
     """Trains a sequence policy and measures it; returns the exit code. `argv` begins with "sequence"."""
-    name, method_argv = parse_method(argv[1:], METHODS, default="dt")
+    name, method_argv = parse_method(argv[1:], COMMANDS, default="dt")
     if name is None:
         console.print(_format_usage(), soft_wrap=True)
         return 0
     args = parse_command(COMMANDS[name], method_argv, console)
     if args is None:
         return 0
+    if name in FAMILY_COMMANDS:
+        return run_family(args, console)
+    if name in GENERALIST_COMMANDS:
+        return run_generalist(args, console)
     config: Any = args.config
     require_train_extra("evolvent train sequence")
     import torch
@@ -391,9 +246,6 @@ def run(argv: Sequence[str], console: Console) -> int:
     torch.set_num_threads(config.threads)
     find_device(config.device)
     sequence_task = make_sequence_task(config)
-    if METHODS[name].needs_continuous_actions and sequence_task.data.actions:
-        message = f"{name} needs continuous actions, but {config.world} has discrete actions"
-        raise ConfigError([Problem("--method", message, "choose another world or method")])
     _check_measurable(config, sequence_task)
     folder = args.resume or choose_run_folder("sequence", config.output_dir)
     _check_same_data(folder, sequence_task)
@@ -426,7 +278,7 @@ def _check_measurable(config: Any, sequence_task: SequenceTask) -> None:
     problems = []
     if config.targets and not METHODS[config.method].takes_target:
         problems.append(Problem("targets", f"{config.method} does not use target returns", "leave out --targets"))
-    if config.method in ("dt", "bc") and config.learn.horizon < sequence_task.horizon:
+    if config.method in ("dt", "bc", "qdt", "gdt") and config.learn.horizon < sequence_task.horizon:
         message = (
             f"got {config.learn.horizon} time steps, but episodes of {config.world} have up to {sequence_task.horizon}"
         )
@@ -471,9 +323,12 @@ def _run_method(
     folder: Path, config: Any, sequence_task: SequenceTask, checkpoint: SequenceCheckpoint
 ) -> tuple[Any, list[float]]:
     from evolvent.methods.decision_transformer import decision_transformer, save_conditioned
+    from evolvent.methods.generalized_dt import generalized_dt, save_matching
     from evolvent.methods.online_dt import online_dt
+    from evolvent.methods.q_decision_transformer import q_decision_transformer
     from evolvent.methods.q_transformer import q_transformer, save_q_transformer
     from evolvent.methods.trajectory_transformer import save_planner, trajectory_transformer
+    from evolvent.offline.state import SequenceCheckpoint
 
     policy_folder = folder / "policy"
     match config.method:
@@ -487,6 +342,21 @@ def _run_method(
             q_policy = q_transformer(config.learn, sequence_task.data, checkpoint=checkpoint, device=config.device)
             save_q_transformer(q_policy, policy_folder)
             return q_policy, []
+        case "qdt":
+            values = SequenceCheckpoint(folder / "values.safetensors", every=config.keep_every)
+            relabeled = q_decision_transformer(
+                config.learn,
+                sequence_task.data,
+                value_checkpoint=values,
+                checkpoint=checkpoint,
+                device=config.device,
+            )
+            save_conditioned(relabeled, policy_folder)
+            return relabeled, []
+        case "gdt":
+            matching = generalized_dt(config.learn, sequence_task.data, checkpoint=checkpoint, device=config.device)
+            save_matching(matching, policy_folder)
+            return matching, []
         case "odt":
             online_config = config.learn.with_target(float(sequence_task.data.returns.max()))
             online = online_dt(
@@ -526,14 +396,14 @@ def _measure_policy(
     from evolvent.view.sequences import sequence_page
 
     policy, history, online_returns = outcome
-    targets = _target_returns(config, sequence_task) if METHODS[config.method].takes_target else [None]
-    rows, best_episodes = [], None
-    for target in targets:
-        actor = policy.build_actor() if target is None or config.method == "bc" else policy.build_actor(target)
+    rows, best_episodes = list[dict[str, Any]](), None
+    for target, actor in _build_actors(policy, config, sequence_task):
         episodes = sequence_task.play(actor, episodes=config.evaluation, seed=_EVALUATION_SEED)
         returns = [float(episode_return) for episode_return in episodes.returns]
         mean = sum(returns) / len(returns)
         rows.append({"asked": target, "returns": returns, "mean": mean, "score": sequence_task.normalize_return(mean)})
+        if config.method == "gdt":
+            rows[-1]["distance"] = _mean_distance(policy, sequence_task, episodes, row=len(rows) - 1)
         best_episodes = episodes if best_episodes is None or mean > best_episodes.returns.mean() else best_episodes
     write_atomic(folder / "table.json", json.dumps(rows, indent=1))
     facts = {
@@ -566,11 +436,48 @@ def _measure_policy(
         [] if best_episodes is None else draw_best_and_worst(config.world, best_episodes),
     )
     write_atomic(folder / "report.html", page)
+    columns = ("asked", "return", "score", *(["distance"] if "distance" in rows[0] else []))
     lines = [
-        ("-" if row["asked"] is None else f"{row['asked']:.2f}", f"{row['mean']:.2f}", f"{row['score']:.1f}")
+        (
+            "-" if row["asked"] is None else f"{row['asked']:.2f}",
+            f"{row['mean']:.2f}",
+            f"{row['score']:.1f}",
+            *([f"{row['distance']:.2f}"] if "distance" in row else []),
+        )
         for row in rows
     ]
-    console.print(render_table(console, ("asked", "return", "score"), lines, numbers=("asked", "return", "score")))
+    console.print(render_table(console, columns, lines, numbers=columns))
+
+
+def _build_actors(policy: Any, config: Any, sequence_task: SequenceTask) -> list[tuple[float | None, ArrayActor]]:
+    """Builds an actor for each target return; of Generalized DT, for each episode that should be matched."""
+    if config.method == "gdt":
+        from evolvent.methods.generalized_dt import episode_counts
+
+        counts = episode_counts(sequence_task.data, policy.features)
+        return [
+            (float(sequence_task.data.returns[episode]), policy.build_actor(counts[episode]))
+            for episode in _episodes_to_match(sequence_task)
+        ]
+    if not METHODS[config.method].takes_target:
+        return [(None, policy.build_actor())]
+    return [(target, policy.build_actor(target)) for target in _target_returns(config, sequence_task)]
+
+
+def _episodes_to_match(sequence_task: SequenceTask) -> list[int]:
+    """Returns episodes of the data from the least to the largest return, evenly spaced in their order."""
+    order = sequence_task.data.returns.argsort(kind="stable").tolist()
+    return [order[(len(order) - 1) * index // (_NUM_TARGETS - 1)] for index in range(_NUM_TARGETS)]
+
+
+def _mean_distance(policy: Any, sequence_task: SequenceTask, episodes: Episodes, *, row: int) -> float:
+    """Computes how far the visits of episodes are from those of the episode to match, in widths of a bin."""
+    from evolvent.methods.generalized_dt import episode_counts
+    from evolvent.offline.statistics import count_distance
+
+    matched = episode_counts(sequence_task.data, policy.features)[_episodes_to_match(sequence_task)[row]]
+    visited = episode_counts(episodes, policy.features)
+    return sum(count_distance(counts, matched, bins=policy.features.bins) for counts in visited) / len(visited)
 
 
 def _target_returns(config: Any, sequence_task: SequenceTask) -> list[float]:
@@ -595,7 +502,7 @@ def _target_returns(config: Any, sequence_task: SequenceTask) -> list[float]:
 
 
 def _format_usage() -> str:
-    lines = "\n".join(f"  {name:6}{method.about}" for name, method in METHODS.items())
+    lines = "\n".join(f"  {name:12}{command.about.partition('. ')[0]}" for name, command in COMMANDS.items())
     return (
         "usage: evolvent train sequence --method NAME [WORLD] [--key value ...]\n\n" + lines + "\n\n"
         "`evolvent train sequence --method NAME --help` lists the settings. Episodes are\n"
