@@ -740,6 +740,7 @@ FORMER_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {"RLConfig": {"cr
 
 LATER_FIELDS: Mapping[str, Mapping[str, object]] = {
     "AdapterConfig": {"base_bits": None},
+    "GenerationConfig": {"text_metrics": ()},
     "GatoConfig": {"returns": False, "return_bins": 32, "expert_weight": 10.0},
     "OnlineDTConfig": {"entropy_floor": None},
 }

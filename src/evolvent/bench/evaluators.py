@@ -30,6 +30,7 @@ from evolvent.bench.measures import (
     tokenize_bare,
 )
 from evolvent.bench.questions import ChoiceQuestion, Conversation, OpenQuestion, Text
+from evolvent.bench.text_metrics import TEXT_METRICS, TextMetric, check_text_metrics, measure_texts
 from evolvent.config import Config
 from evolvent.engine.asks import Engine, Job, SampleAsk, Sampling, ScoreAsk
 from evolvent.errors import ConfigError
@@ -294,6 +295,9 @@ class GenerationConfig(QuestionConfig):
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     stop: tuple[str, ...] = Field(default=("\n",), description="texts that end an answer in bare text")
     normalise: bool = Field(default=True, description="compare without case, marks and articles, as SQuAD does")
+    text_metrics: tuple[TextMetric, ...] = Field(
+        default=(), description=f"also, by a library: {', '.join(TEXT_METRICS)} (evolvent[text])"
+    )
 
 
 def measure_generation(
@@ -304,7 +308,7 @@ def measure_generation(
     engine: Engine | None = None,
 ) -> list[Measure]:
     """Computes exact match and token F1 of the policy's answers, against the best matching reference of each
-    question.
+    question, and on request BLEU, chrF and ROUGE.
 
     Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text", 2016. A question with
         several
@@ -312,9 +316,10 @@ def measure_generation(
 
     Raises:
         ConfigError: no questions, or one that does not fit the context. VocabularyMismatch, EngineError: see
-            `perplexity`.
+            `perplexity`. MissingExtra: a library of `text_metrics` is not installed.
     """
     config, engine = config or GenerationConfig(), engine_or_new(policy, engine)
+    check_text_metrics(config.text_metrics)
     prompts = [
         policy.dialect.open(config.instructions, question.prompt)
         if config.form == "dialect"
@@ -341,6 +346,7 @@ def measure_generation(
         if is_single_sample
         else mean_measure(np.asarray(exact), items, "exact_match", upper=1.0),
         mean_measure(np.asarray(overlap), items, "token_f1", upper=1.0),
+        *measure_texts(answers, [question.references for question in data], config.text_metrics),
     ]
 
 

@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evolvent.bench.measures import Evaluator
+from evolvent.bench.best import BestConfig, BestSnapshots
+from evolvent.bench.measures import Evaluator, Measure
 from evolvent.errors import (
     CheckpointError,
     ConfigError,
@@ -78,6 +79,7 @@ class Watcher:
         placement: Where and how the model runs, and maximum tokens of a text.
         slots: Number of simultaneous texts.
         on_row: Called with every appended line.
+        best: The metric by which the best snapshots are kept; None: none is kept.
     Raises:
         ConfigError: no such run, no evaluators, or two of one name. Locked: the run is watched already.
         CorruptRecord: earlier evaluations that cannot be read.
@@ -91,6 +93,7 @@ class Watcher:
         placement: Placement | None = None,
         slots: int = 64,
         on_row: Callable[[Row], None] = lambda row: None,
+        best: BestConfig | None = None,
     ) -> None:
         names = [evaluator.name for evaluator in evaluators]
         if not names or len(set(names)) < len(names):
@@ -100,6 +103,7 @@ class Watcher:
         self.run, self.did = run, WatchCounts()
         self._evaluators, self._on_row = tuple(evaluators), on_row
         self._placement, self._slots = placement or Placement(), slots
+        self._best = BestSnapshots(run, best) if best is not None and best.metric else None
         self._engine: Engine | None = None
         self._seen: Snapshot | None = None
         self._began = time.monotonic()
@@ -161,9 +165,11 @@ class Watcher:
         for evaluator in evaluators:
             start_time = time.monotonic()
             outcome: dict[str, Any]
+            measures: list[Measure] = []
             try:
                 with boundary(EvolventError, f"the evaluator {evaluator.name!r} failed"):
-                    outcome = {"measures": [asdict(measure) for measure in evaluator.measure(policy, engine)]}
+                    measures = list(evaluator.measure(policy, engine))
+                    outcome = {"measures": [asdict(measure) for measure in measures]}
             except MissingExtra:
                 raise
             except EvolventError as error:
@@ -181,6 +187,8 @@ class Watcher:
             )
             if "measures" in outcome:
                 self._done.add(self._key(snapshot, evaluator))
+                if self._best is not None:
+                    self._best.consider(snapshot, evaluator.name, measures)
         self._count(evaluated=1)
 
     def _load(self, snapshot: Snapshot) -> tuple[Policy, Engine]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import Field
 from rich.console import Console
 
+from evolvent.bench.best import BestConfig
 from evolvent.bench.evaluators import (
     ClassificationConfig,
     GenerationConfig,
@@ -24,6 +25,7 @@ from evolvent.bench.evaluators import (
 )
 from evolvent.bench.measures import Evaluator
 from evolvent.bench.questions import read_choices, read_questions, read_texts
+from evolvent.bench.text_metrics import check_text_metrics
 from evolvent.bench.watch import Watcher, watch
 from evolvent.cli.setup.registry import load_worlds, require_train_extra
 from evolvent.cli.setup.settings import Command, ModelConfig, WorldsConfig, parse_command
@@ -78,6 +80,7 @@ class WatchConfig(ModelConfig, WorldsConfig):
         default_factory=WatchGenerationConfig, description="questions that are answered freely"
     )
     success: SuccessConfig = Field(default_factory=SuccessConfig, description="the panels of the worlds")
+    best: BestConfig = Field(default_factory=BestConfig, description="the snapshots that stay for good")
     once: bool = Field(default=False, description="evaluate the newest snapshot and end")
     poll_s: float = Field(default=2.0, gt=0, description="how often it is looked for a new snapshot")
     idle_s: float | None = Field(default=None, gt=0, description="end when none has come for so long; none: wait")
@@ -98,6 +101,8 @@ def run(argv: Sequence[str], console: Console) -> int:
         return 0
     config = args.config
     evaluators = _make_evaluators(config)
+    if config.generation.data is not None:
+        check_text_metrics(config.generation.text_metrics)
     require_train_extra("evolvent watch")
     import torch
 
@@ -108,6 +113,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         placement=config.placement,
         slots=config.slots,
         on_row=partial(_print_row, console),
+        best=config.best,
     ) as watcher:
         os.nice(config.nice)
         if config.once:

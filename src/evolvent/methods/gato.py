@@ -130,7 +130,8 @@ def _bin_returns(episodes: Episodes, bins: int) -> list[int]:
     to_go = returns_to_go(episodes)
     low, high = float(to_go.min()), float(to_go.max())
     share = (to_go - low) / (high - low) if high > low else np.zeros(len(to_go))
-    return np.minimum((share * bins).astype(np.int64), bins - 1).tolist()
+    binned: list[int] = np.minimum((share * bins).astype(np.int64), bins - 1).tolist()
+    return binned
 
 
 def build_text_task(episodes: Sequence[Sequence[tuple[str, str]]]) -> GatoTask:

@@ -130,7 +130,7 @@ def _play_episode(
     actions, rewards, terminated = list[int](), list[float](), False
     for _ in range(horizon):
         action = choose(observations[-1])
-        observation, reward, terminated, truncated, _ = env.step(np.int64(action))
+        observation, reward, terminated, truncated, _ = env.step(np.asarray(action))
         next_observation = np.asarray(observation, np.float32)
         if learn is not None:
             learn(
