@@ -17,6 +17,7 @@ from evolvent.cli.train.agdc import COMMANDS as SEARCHERS
 from evolvent.cli.train.mat import COMMANDS as TEAMS
 from evolvent.cli.train.prepared_data import COMMANDS as DATA_METHODS
 from evolvent.cli.train.recipes import RECIPES
+from evolvent.cli.train.return_text import COMMANDS as RETURN_TEXTS
 from evolvent.cli.train.rl import METHODS
 from evolvent.cli.train.search import COMMANDS as SEARCH_METHODS
 from evolvent.cli.train.sequence import COMMANDS as SEQUENCE_METHODS
@@ -31,7 +32,10 @@ _TRAINING = {
     "Data methods": [[name] for name in DATA_METHODS],
     "Teams": [[name] for name in TEAMS],
     "Finding a source": [[name] for name in SEARCHERS],
-    "Recorded episodes": [["sequence", "--method", name] for name in SEQUENCE_METHODS],
+    "Recorded episodes": [
+        *[[name] for name in RETURN_TEXTS],
+        *[["sequence", "--method", name] for name in SEQUENCE_METHODS],
+    ],
 }
 _SUBVERBS = {
     "bench": ("agent-eval", "bfcl", "calls", "code", "seek", "leaderboard", "compare", "study"),

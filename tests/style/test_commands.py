@@ -19,6 +19,7 @@ from evolvent.cli.train.agdc import COMMANDS as SEEKING
 from evolvent.cli.train.mat import COMMANDS as TEAMS
 from evolvent.cli.train.prepared_data import COMMANDS as CURATED
 from evolvent.cli.train.recipes import RECIPES
+from evolvent.cli.train.return_text import COMMANDS as RETURN_TEXTS
 from evolvent.cli.train.rl import METHODS
 from evolvent.cli.train.rl import make_command as reinforced
 from evolvent.cli.train.search import COMMANDS as DISTILLED
@@ -47,6 +48,7 @@ CONFIGURED = {
     **{f"train {name}": "train.agdc" for name in SEEKING},
     **{f"train {name}": "train.mat" for name in TEAMS},
     **{f"train sequence --method {name}": "train.sequence" for name in SEQUENCES},
+    **{f"train {name}": "train.return_text" for name in RETURN_TEXTS},
     "bench seek": "train.agdc",
 }  # command -> its module
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
@@ -60,7 +62,7 @@ SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit", "page"),
     "runs": ("", "list", "show", "export", "import", "recover", "track", "push", "pull"),
     "bench": ("", "agent-eval", "bfcl", "calls", "code", "seek", "leaderboard", "compare", "study"),
-    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, "sequence"),
+    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, *RETURN_TEXTS, "sequence"),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
     "memory": ("", "build", "query"),
     "models": ("", "list", "get", "show"),

@@ -48,7 +48,8 @@ _OTHER_METHODS = {
     "p3": "Policy-driven data selection by difficulty and diversity (P3).",
     "agdc": "Active search that detects when its goal is reached (AGDC); no DATA.",
     "mat": "Multi-agent RL (MAT, MAPPO, HAPPO); no DATA.",
-    "sequence": "Offline RL over sequences: DT, ODT, TT, Q-Transformer, BC.",
+    "return_text": "Text policies that are asked for a return; DATA: recorded episodes.",
+    "sequence": "Offline RL over sequences: DT and kin, TT, Q-Transformer, Gato.",
 }
 RL_METHODS = ("ppo", "twosome", "token_ppo", "ntpo", "poad", "etpo", "grpo", "scaling_inter", "r3")
 """Methods of reinforcement learning that `train NAME` reaches too; a test holds them to those of `train rl`."""
@@ -87,6 +88,10 @@ def run(argv: Sequence[str], console: Console) -> int:
         from evolvent.cli.train.mat import run as run_mat
 
         return run_mat(argv, console)
+    if argv[0] == "return_text":
+        from evolvent.cli.train.return_text import run as run_return_text
+
+        return run_return_text(argv, console)
     if argv[0] == "sequence":
         from evolvent.cli.train.sequence import run as run_sequence
 
