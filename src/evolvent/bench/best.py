@@ -74,12 +74,12 @@ class BestSnapshots:
             raise ConfigError("no metric to rank snapshots by", value="", expected="perplexity, generation/bleu, ...")
         self.folder, self._config = run / "best", config
         self.ranking = _read_ranking(self.folder)
-        other = sorted({entry.metric for entry in self.ranking} - {config.metric})
-        if other:
+        other_metrics = sorted({entry.metric for entry in self.ranking} - {config.metric})
+        if other_metrics:
             raise ConfigError(
                 f"{self.folder} ranks snapshots by another metric",
                 value=config.metric,
-                expected=other[0],
+                expected=other_metrics[0],
                 hint="move the folder away, or name that metric",
             )
 
@@ -105,12 +105,12 @@ class BestSnapshots:
         entry = RankedSnapshot(snapshot.step, value, snapshot.path.name, self._config.metric)
         sign = 1.0 if self.is_lower_better else -1.0
         ranking = sorted([*self.ranking, entry], key=lambda ranked: (sign * ranked.value, ranked.step))
-        kept = ranking[: self._config.keep]
-        if entry not in kept:
+        best_entries = ranking[: self._config.keep]
+        if entry not in best_entries:
             return False
         self._copy(snapshot)
-        self.ranking = kept
-        rows = [asdict(ranked) for ranked in kept]
+        self.ranking = best_entries
+        rows = [asdict(ranked) for ranked in best_entries]
         write_atomic(self.folder / _RANKING, json.dumps(rows, indent=1) + "\n")
         for ranked in ranking[self._config.keep :]:
             shutil.rmtree(self.folder / ranked.folder, ignore_errors=True)

@@ -194,7 +194,9 @@ def join_history(history: Episodes) -> Episodes:
     )
 
 
-def add_outcomes(observation: NDArray[np.float32], action: Array, reward: Array, num_actions: int) -> NDArray[Any]:
+def add_outcomes(
+    observation: NDArray[np.float32], action: Array, reward: Array, num_actions: int
+) -> NDArray[np.float32]:
     """Adds to each observation the action before it and its reward; zeros before the first.
 
     Args:
@@ -205,8 +207,8 @@ def add_outcomes(observation: NDArray[np.float32], action: Array, reward: Array,
     Returns:
         `[E, t + 1, O + A + 1]` or `[E, t + 1, O + D + 1]` float32.
     """
-    shown = np.eye(num_actions, dtype=np.float32)[action] if num_actions else action
-    outcomes = np.concatenate([shown, reward[..., None]], 2, dtype=np.float32)
+    action_numbers = np.eye(num_actions, dtype=np.float32)[action] if num_actions else action
+    outcomes = np.concatenate([action_numbers, reward[..., None]], 2, dtype=np.float32)
     first = np.zeros((len(observation), 1, outcomes.shape[2]), np.float32)
     return np.concatenate([observation, np.concatenate([first, outcomes], 1)], 2)
 

@@ -209,8 +209,8 @@ class Generalist:
         for step in range(len(prefixes[0])):
             cuts = [int(np.flatnonzero(steps[step] == SEPARATOR)[-1]) + 1 for steps in prefixes]
             before = [[*steps[:step], steps[step][:cut]] for steps, cut in zip(prefixes, cuts, strict=True)]
-            chosen = self._continue(before, allowed, max_tokens=1, bonus=bonus)[:, 0]
-            for steps, cut, token in zip(prefixes, cuts, chosen, strict=True):
+            return_tokens = self._continue(before, allowed, max_tokens=1, bonus=bonus)[:, 0]
+            for steps, cut, token in zip(prefixes, cuts, return_tokens, strict=True):
                 steps[step] = np.insert(steps[step], cut, token)
         return prefixes
 

@@ -80,11 +80,11 @@ class MatchingPolicy:
             window = recent_window(history, self.model.shape.context, standard=self.scaler)
             visited = np.cumsum(self.features.one_hot(history.observation), 1)
             remaining = counts - (visited - visited[:, :1])  # the first observation is no consequence of an action
-            asked = remaining[:, -window.seen.shape[1] :].astype(np.float32)
+            condition = remaining[:, -window.seen.shape[1] :].astype(np.float32)
             self.model.eval()
-            outputs = self.model(window.observation, window.action, to_go=torch.from_numpy(asked), time=window.time)[
-                :, -1
-            ]
+            outputs = self.model(
+                window.observation, window.action, to_go=torch.from_numpy(condition), time=window.time
+            )[:, -1]
             return choose_actions(self.model.shape, outputs, history, greedy=greedy)
 
         return act

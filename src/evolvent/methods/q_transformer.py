@@ -164,7 +164,7 @@ def q_transformer(
     return QTransformerPolicy(model, source.standard, policy.discrete, history)
 
 
-def window_values(network: QSequence, windows: Windows, bins: Any) -> Any:
+def window_values(network: QSequence, windows: Windows, bins: Tensor) -> Tensor:
     """Computes `[B, K + 1, d]`, the maximum over each dimension's bins.
 
     The step after K steps is read with the last K - 1 of them, as in training and acting: the network never learns

@@ -79,16 +79,16 @@ def future_counts(episodes: Episodes, features: FeatureBins) -> NDArray[np.float
     return counts
 
 
-def count_distance(counts: NDArray[np.float64], other: NDArray[np.float64], *, bins: int) -> float:
+def count_distance(counts: NDArray[np.float64], target: NDArray[np.float64], *, bins: int) -> float:
     """Computes the mean earth mover's distance between two distributions of each feature, in widths of a bin.
 
     Args:
         counts: `[F V]`, of one episode.
-        other: `[F V]`, of another.
+        target: `[F V]`, of another.
         bins: V.
 
     >>> count_distance(np.array([4.0, 0.0, 0.0]), np.array([0.0, 1.0, 1.0]), bins=3)
     1.5
     """
-    shares = [values.reshape(-1, bins) / values.reshape(-1, bins).sum(1, keepdims=True) for values in (counts, other)]
+    shares = [values.reshape(-1, bins) / values.reshape(-1, bins).sum(1, keepdims=True) for values in (counts, target)]
     return float(np.abs(np.cumsum(shares[0] - shares[1], 1)).sum(1).mean())

@@ -133,7 +133,7 @@ class _MeasuredTasks:
         return 100.0 * (value - self.random) / (self.expert - self.random)
 
 
-def run_family(args: ParsedCommand[Any], console: Console) -> int:
+def run_family(args: ParsedCommand[TrainFamilyConfig], console: Console) -> int:
     """Trains a policy on tasks of a family and measures it on held-out ones; returns the exit code."""
     config: Any = args.config
     require_train_extra("evolvent train sequence")
@@ -159,11 +159,11 @@ def run_family(args: ParsedCommand[Any], console: Console) -> int:
         write_atomic(folder / "data.json", json.dumps(manifest, indent=1))
         policy = _train_policy(folder, config, family, training, console=console)
         write_atomic(folder / "history.json", json.dumps(policy.history, indent=1, sort_keys=True))
-        measured = [
+        results = [
             _measure_tasks(policy, config, family, tasks, kind=kind)
             for kind, tasks in (("held out", held_out), ("training", training[:_SAME_TASKS]))
         ]
-        _write_results(folder, config, measured, policy.history, console=console)
+        _write_results(folder, config, results, policy.history, console=console)
     console.print(show_hidden(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
@@ -242,7 +242,7 @@ def _measure_tasks(policy: Any, config: Any, family: TaskFamily, tasks: list[int
         random = _play_expert(family, task, 50, seed=_EVALUATION_SEED, random_ratio=1.0)
         references.append((float(random.returns.mean()), float(demonstration.returns.mean())))
         if config.method == "ad":
-            played = play_arrays(
+            episodes = play_arrays(
                 policy.build_actor(),
                 lambda task=task: AcrossEpisodesEnv(  # type: ignore[misc]
                     family.build_env(task), episodes=config.trials, horizon=family.horizon
@@ -252,9 +252,9 @@ def _measure_tasks(policy: Any, config: Any, family: TaskFamily, tasks: list[int
                 num_actions=family.actions,
                 seed=_EVALUATION_SEED,
             )
-            by_trial = played.reward.reshape(config.evaluation, config.trials, -1).sum(2)
+            by_trial = episodes.reward.reshape(config.evaluation, config.trials, -1).sum(2)
         else:
-            played = play_arrays(
+            episodes = play_arrays(
                 policy.build_actor(references[-1][1], demonstration),
                 lambda task=task: family.build_env(task),  # type: ignore[misc]
                 episodes=config.evaluation,
@@ -262,20 +262,18 @@ def _measure_tasks(policy: Any, config: Any, family: TaskFamily, tasks: list[int
                 num_actions=family.actions,
                 seed=_EVALUATION_SEED,
             )
-            by_trial = played.returns[:, None]
+            by_trial = episodes.returns[:, None]
         returns.append(by_trial.mean(0))
     random_return, expert_return = np.mean(references, 0)
     return _MeasuredTasks(kind, np.array(returns), float(random_return), float(expert_return))
 
 
-def _write_results(
-    folder: Path, config: Any, measured: list[_MeasuredTasks], history: Any, *, console: Console
-) -> None:
+def _write_results(folder: Path, config: Any, results: list[_MeasuredTasks], history: Any, *, console: Console) -> None:
     """Writes the table and the page, and prints the table: returns of the first and of the last trial."""
     from evolvent.view.sequences import sequence_page
 
     rows = []
-    for tasks in measured:
+    for tasks in results:
         for trial in sorted({0, tasks.returns.shape[1] - 1}):
             mean = float(tasks.returns[:, trial].mean())
             rows.append(
@@ -290,10 +288,10 @@ def _write_results(
                 }
             )
     write_atomic(folder / "table.json", json.dumps(rows, indent=1))
-    held_out = measured[0]
+    held_out = results[0]
     facts = {
         "Family": config.family,
-        "Tasks": f"{len(measured[1].returns)} of training, {len(held_out.returns)} held out",
+        "Tasks": f"{len(results[1].returns)} of training, {len(held_out.returns)} held out",
         "Seed": str(config.learn.seed),
     }
     page = sequence_page(

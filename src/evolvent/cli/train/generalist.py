@@ -37,7 +37,7 @@ class MultiGameConfig(GatoConfig):
 
 
 class _WorldData(Config):
-    """What `make_sequence_task` reads, for one of the worlds."""
+    """The settings that `make_sequence_task` reads, for one of the worlds."""
 
     world: str = Field(description="the world")
     data: None = Field(default=None, description="no file: episodes are made")
@@ -110,7 +110,7 @@ COMMANDS: dict[str, AnyCommand] = {
 """The commands of policies for several worlds."""
 
 
-def run_generalist(args: ParsedCommand[Any], console: Console) -> int:
+def run_generalist(args: ParsedCommand[TrainGeneralistConfig], console: Console) -> int:
     """Trains one policy for several worlds and measures it in each; returns the exit code."""
     config: Any = args.config
     require_train_extra("evolvent train sequence")
@@ -158,11 +158,11 @@ def _make_task(config: Any, world: str) -> SequenceTask:
 
 def _measure_world(policy: Any, config: Any, world: str, task: SequenceTask) -> dict[str, Any]:
     """Plays episodes in a world: returns, their mean, the mean of the data, and the score."""
-    played = task.play(policy.build_actor(world), episodes=config.evaluation, seed=_EVALUATION_SEED)
-    mean = float(played.returns.mean())
+    episodes = task.play(policy.build_actor(world), episodes=config.evaluation, seed=_EVALUATION_SEED)
+    mean = float(episodes.returns.mean())
     return {
         "world": world,
-        "returns": played.returns.tolist(),
+        "returns": episodes.returns.tolist(),
         "mean": mean,
         "data": float(task.data.returns.mean()),
         "score": task.normalize_return(mean),
