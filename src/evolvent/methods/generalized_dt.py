@@ -82,9 +82,8 @@ class MatchingPolicy:
             remaining = counts - (visited - visited[:, :1])  # the first observation is no consequence of an action
             condition = remaining[:, -window.seen.shape[1] :].astype(np.float32)
             self.model.eval()
-            outputs = self.model(
-                window.observation, window.action, to_go=torch.from_numpy(condition), time=window.time
-            )[:, -1]
+            to_go = torch.from_numpy(condition)
+            outputs = self.model(window.observation, window.action, to_go=to_go, time=window.time)[:, -1]
             return choose_actions(self.model.shape, outputs, history, greedy=greedy)
 
         return act
