@@ -741,6 +741,8 @@ FORMER_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {"RLConfig": {"cr
 LATER_FIELDS: Mapping[str, Mapping[str, object]] = {
     "AdapterConfig": {"base_bits": None},
     "GenerationConfig": {"text_metrics": ()},
+    "CommentsConfig": {"equal": "", "passes": 1},
+    "TrainCommentsConfig": {"endpoint": None, "model": "", "dialect": "openai", "key_env": "OPENAI_API_KEY"},
     "GatoConfig": {"returns": False, "return_bins": 32, "expert_weight": 10.0},
     "OnlineDTConfig": {"entropy_floor": None},
 }

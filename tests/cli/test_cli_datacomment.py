@@ -189,3 +189,17 @@ def test_mistakes(rows, tmp_path, capsys):
     assert "--dialect: unknown dialect 'vlm' (did you mean 'vllm'?)" in capsys.readouterr().err
     assert main(["data", "--help"]) == 0
     assert "let a model comment code" in capsys.readouterr().out
+
+
+def test_a_training_learns_the_comments_of_an_endpoint(rows, tmp_path, commenter, capsys):
+    """The generator is not tuned, and a resumed run does not ask again."""
+    train = ["--train.max_steps", "2", "--context", "256", "--comments.equal", "code", "--output_dir", "run"]
+    endpoint = ["--endpoint", commenter.url, "--model", "commenter"]
+    assert main(["train", "comments", str(rows), *endpoint, *train]) == 0, capsys.readouterr()
+    (path,) = (tmp_path / "run").rglob("comments.json")
+    (counts,) = json.loads(path.read_text())
+    assert counts["commented"] == 3 and counts["skipped"] == 1 and len(commenter.asked) == 4
+    assert main(["train", "comments", "--resume", "run"]) == 0 and len(commenter.asked) == 4
+    capsys.readouterr()
+    assert main(["train", "comments", str(rows), "--endpoint", commenter.url, *train]) == 2
+    assert "an endpoint and its model go together" in capsys.readouterr().err

@@ -10,14 +10,16 @@ from evolvent.agents.base import Decision
 from evolvent.curate.commenting import Commenting, Source, count_outcomes, find_faults, make_start, read_episode
 from evolvent.curate.comments import Note, code_tokens
 from evolvent.curate.notes import SKIP, CommentLimits, extract_comments, format_request
-from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid
+from evolvent.errors import ConfigError, EngineError, NothingToLearn, SampleInvalid
 from evolvent.learn.learner import TrainConfig
+from evolvent.learn.rows import ReadingConfig, read_rows
 from evolvent.methods.comments import (
     COMMENTED,
     COMMENTED_FILTERED,
     FILTERED_RAW,
     RAW,
     CommentsConfig,
+    ask_for_comments,
     build_training_pairs,
     comment_sources,
     comments,
@@ -244,3 +246,57 @@ def test_a_tuned_generator_writes_legal_notes(policy, tmp_path):
         comments(policy, BARE, config=config, run=run, examples=SHOWN)
     (told,) = json.loads((tmp_path / "comments.json").read_text())
     assert count_outcomes(before)["notes"] == 0 and told["commented"] >= 4 and told["notes"] >= 4
+
+
+def test_another_generator_is_asked_once_and_only_for_what_it_did_not_answer(policy, tmp_path):
+    """It fails on one of two sources at first; the second time it is asked for that one alone."""
+    script, path = Says({"count": "2: counts all", "drop": None}), tmp_path / "answers.jsonl"
+
+    def play(starts):
+        for trajectory in collect({"commenting": Commenting()}, starts, script, engine=None):
+            failed = "drop" in trajectory.task.spec["source"] and len(script.asked) < 3
+            error = ErrorRecord("EndpointError", "it is gone", 0, False)
+            yield Trajectory("t", trajectory.task, (), ended_by="error", error=error) if failed else trajectory
+
+    sources = [one for one in BARE if "rows" in one.id]
+    with pytest.raises(EngineError, match="did not answer 1 of 2 requests"):
+        ask_for_comments(sources, play, path)
+    script.answers["drop"] = "2: drops all"
+    found = ask_for_comments(sources, play, path)
+    assert [one.outcome for one in found] == ["commented", "commented"] and len(script.asked) == 3
+    assert "# drops all" in found[1].text
+    run, verbs = run_of(tmp_path / "run", {"": SKIP})
+    with run:
+        comments(policy, sources, config=CommentsConfig(filter=False), run=run, play=play)
+        row = json.loads((run.folder / "comments.json").read_text())[0]
+    assert row["commented"] == 2 and len(verbs.learned) == 1 and "counts" in verbs.texts[0], "it was not tuned"
+    assert not verbs.predicate_adjective.asked
+
+
+@pytest.mark.parametrize("equal", ["tokens", "code"])
+def test_arms_have_as_many_tokens_or_as_much_code(policy, tmp_path, equal):
+    """Half of the code is skipped and left out; what is left has comments. Counted by hand from the corpora."""
+    answers = {"count": "2: counts all", "drop": SKIP}
+    budgets = {}
+    for arm in (RAW, COMMENTED_FILTERED):
+        run, verbs = run_of(tmp_path / f"{equal}{arm['augment']}", answers)
+        fit, budget = verbs.fit, []
+        verbs.fit = lambda *args, budget=budget, fit=fit, **more: (
+            budget.append(more.get("tokens")) or fit(*args, **more)
+        )
+        with run:
+            config = CommentsConfig(teach=False, equal=equal, passes=2, **arm)
+            comments(policy, BARE, config=config, run=run)
+        budgets[arm["augment"]] = budget[-1]
+
+    def count(sources, texts):
+        written = (({"text": text}, source) for source, text in zip(sources, texts, strict=True))
+        rows = ((source.id, row) for row, source in written)
+        return sum(int((part.weight != 0).sum()) for part in read_rows(rows, policy, ReadingConfig(kind="text")))
+
+    raw = 2 * count(BARE, [one.text for one in BARE])
+    left = [one for one in BARE if "count" in one.id]
+    commented = count(left, [one.text.replace("\n    return", "\n    # counts all\n    return") for one in left])
+    assert budgets[False] == raw
+    by_code = round(raw * commented / count(left, [one.text for one in left]))
+    assert budgets[True] == (raw if equal == "tokens" else by_code) and by_code > raw

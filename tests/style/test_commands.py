@@ -57,7 +57,7 @@ MOST = {f"train {recipe}": 60 for recipe in RECIPES} | {f"train rl --method {nam
 MOST |= {"train tsllm": 57, "search": 66}  # a search; rStar
 MOST |= {"evolve": 62, "train rl --method scaling_inter": 84, "train openr": 92}  # labels, a practice and a search, too
 MOST |= {"train sequence --method qdt": 60}  # values, and a policy
-MOST |= {"train comments": 50, "train hammer": 46, "train p3": 46}
+MOST |= {"train comments": 56, "train hammer": 46, "train p3": 46}
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit", "page"),
     "runs": ("", "list", "show", "export", "import", "recover", "track", "push", "pull"),

@@ -18,7 +18,9 @@ are this library's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -40,7 +42,7 @@ from evolvent.curate.notes import (
     format_answer,
     format_request,
 )
-from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid, VocabularyMismatch
+from evolvent.errors import ConfigError, EngineError, NothingToLearn, SampleInvalid, VocabularyMismatch
 from evolvent.files import plain_json, write_atomic
 from evolvent.learn.rows import ReadingConfig, read_rows
 from evolvent.learn.taught import build_demonstration
@@ -48,18 +50,26 @@ from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake, fit_to_context
 from evolvent.models.policy import Policy
 from evolvent.run import Run
-from evolvent.trajectory import sample_seed
+from evolvent.store.exchange import read_jsonl, write_jsonl
+from evolvent.trajectory import Start, Trajectory, sample_seed
 
 __all__ = [
     "COMMENTED",
     "COMMENTED_FILTERED",
     "FILTERED_RAW",
     "RAW",
+    "CommentPlayer",
     "CommentsConfig",
+    "ask_for_comments",
     "build_training_pairs",
     "comment_sources",
     "comments",
+    "equal_budget",
 ]
+
+CommentPlayer = Callable[[Sequence[Start]], Iterable[Trajectory]]
+"""Plays the starts of `Commenting` in order, as an endpoint does."""
+_STARTS_PER_FILE_WRITE = 256
 
 
 class CommentsConfig(Config):
@@ -77,6 +87,12 @@ class CommentsConfig(Config):
     aligned: float = Field(default=0.0, ge=0, le=1, description="smallest share of notes that name something near")
     pair_tokens: int | None = Field(default=None, ge=1, description="learned tokens of a tuning; none: the epochs")
     tokens: int | None = Field(default=None, ge=1, description="learned tokens of a corpus; none: the epochs")
+    equal: Literal["", "tokens", "code"] = Field(
+        default="",
+        description="what arms have in common: as many learned tokens as `passes` through the raw code, or as much "
+        "code; empty: `tokens`, or the epochs",
+    )
+    passes: int = Field(default=1, ge=1, description="passes through the raw code that `equal` counts")
 
     @property
     def limits(self) -> CommentLimits:
@@ -100,6 +116,7 @@ def comments(
     run: Run[Policy],
     examples: Sequence[Source] | None = None,
     extra_sequences: Sequence[TokenSequence] = (),
+    play: CommentPlayer | None = None,
 ) -> Policy:
     """Writes comments for the code and trains on it, in rounds; returns the policy of the last round.
 
@@ -112,18 +129,23 @@ def comments(
             longest answer.
         examples: code with comments that the generator learns from; None: the sources.
         extra_sequences: trained on with every corpus, so that they are not forgotten.
+        play: another generator, behind an endpoint say, that answers the starts in order; it is not tuned. Its answers
+            are stored in the run, so that a stopped run asks for the others only. None: the policy.
     Raises:
         NothingToLearn: no pair, or no code is left.
+        EngineError: the other generator did not answer.
         ConfigError: two sources share an id, the run lacks the world, or a range is empty.
     """
     from evolvent.learn.objectives import weighted_nll
 
     _check_ids(sources)
-    pairs = _build_pairs(sources if examples is None else examples, config, policy, seed=run.seed)
+    pairs = [] if play else _build_pairs(sources if examples is None else examples, config, policy, seed=run.seed)
     round_rows: list[Mapping[str, object]] = []
     for number in run.rounds(config.rounds):
         written_sources = [CommentResult(source, source.text, (), 0, "unchanged") for source in sources]
-        if config.augment:
+        if config.augment and play is not None:
+            written_sources = ask_for_comments(sources, play, run.folder / f"answers-{number}.jsonl")
+        elif config.augment:
             generator = run.fit(policy, pairs, weighted_nll, tokens=config.pair_tokens) if pairs else policy
             written_sources = comment_sources(sources, generator, run=run, temperature=config.temperature)
         reasons = (
@@ -136,7 +158,8 @@ def comments(
         write_atomic(run.folder / "comments.json", plain_json(round_rows) + "\n")
         if not sequences:
             raise NothingToLearn("no source code is left to learn", value=row, expected="sources that pass the filters")
-        policy = run.fit(policy, [*sequences, *extra_sequences], weighted_nll, tokens=config.tokens)
+        tokens = _find_budget(policy, config, sources, sequences, reasons=reasons, extra_sequences=extra_sequences)
+        policy = run.fit(policy, [*sequences, *extra_sequences], weighted_nll, tokens=tokens)
         run.evaluate(policy, number)
     return policy
 
@@ -180,6 +203,75 @@ def comment_sources(
         zip(distinct_starts, run.collect(generator, distinct_starts, temperature=temperature), strict=True)
     )
     return [read_episode(source, trajectory_by_start[start]) for source, start in zip(sources, starts, strict=True)]
+
+
+def ask_for_comments(sources: Sequence[Source], play: CommentPlayer, path: Path) -> list[CommentResult]:
+    """Asks another generator for the comments of every source; answers are stored in a file and not asked for again.
+
+    Args:
+        play: answers the starts in order, an episode each.
+        path: the file of the answers, as JSON lines.
+    Raises:
+        EngineError: some sources were not answered. Those that were are stored.
+    """
+    starts = [make_start(source) for source in sources]
+    answers = {trajectory.task.id: trajectory for trajectory in (read_jsonl(path) if path.exists() else ())}
+    open_starts = [start for start in dict.fromkeys(starts) if start.task.id not in answers]
+    failures = list[Trajectory]()
+    for first in range(0, len(open_starts), _STARTS_PER_FILE_WRITE):
+        for trajectory in play(open_starts[first : first + _STARTS_PER_FILE_WRITE]):
+            if trajectory.error is None:
+                answers[trajectory.task.id] = trajectory
+            else:
+                failures.append(trajectory)
+        write_jsonl(answers.values(), path)
+    if failures:
+        raise EngineError(
+            f"the generator did not answer {len(failures)} of {len(open_starts)} requests for comments",
+            value=failures[0].error.message if failures[0].error else None,
+            hint="resume the run: only these are asked for again",
+        )
+    return [read_episode(source, answers[start.task.id]) for source, start in zip(sources, starts, strict=True)]
+
+
+def equal_budget(kind: Literal["tokens", "code"], *, raw: int, code: int, corpus: int) -> int:
+    """Computes the learned tokens of an arm that has as many tokens, or as much code, as the raw code has.
+
+    Args:
+        kind: "tokens": `raw`. "code": `raw corpus / code`, so that the arm learns `raw` tokens of code, whatever its
+            comments add and its filters take away.
+        raw: tokens of all sources without comments by a generator, times the passes.
+        code: tokens of the sources that are left, also without these comments.
+        corpus: tokens of the sources that are left, as they are learned.
+
+    >>> equal_budget("tokens", raw=1000, code=500, corpus=600), equal_budget("code", raw=1000, code=500, corpus=600)
+    (1000, 1200)
+    """
+    return raw if kind == "tokens" else max(1, round(raw * corpus / max(1, code)))
+
+
+def _find_budget(
+    policy: Policy,
+    config: CommentsConfig,
+    sources: Sequence[Source],
+    sequences: Sequence[TokenSequence],
+    *,
+    reasons: Mapping[str, Sequence[str]],
+    extra_sequences: Sequence[TokenSequence],
+) -> int | None:
+    """Returns the learned tokens of a fit; None: the epochs. Extra sequences come on top in proportion."""
+    if not config.equal:
+        return config.tokens
+    unchanged = [CommentResult(source, source.text, (), 0, "unchanged") for source in sources]
+    code = _count_learned(_build_corpus(policy, unchanged, reasons)[0])
+    raw = _count_learned(_build_corpus(policy, unchanged, {})[0]) * config.passes
+    corpus = _count_learned(sequences)
+    budget = equal_budget(config.equal, raw=raw, code=code, corpus=corpus)
+    return round(budget * (corpus + _count_learned(extra_sequences)) / max(1, corpus))
+
+
+def _count_learned(sequences: Sequence[TokenSequence]) -> int:
+    return sum(int((sequence.weight != 0).sum()) for sequence in sequences)
 
 
 def build_training_pairs(

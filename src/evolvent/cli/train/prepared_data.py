@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,10 +30,11 @@ from evolvent.cli.terminal.progress import PlannedStage
 from evolvent.cli.train.data_sources import MethodData, read_comments_data, read_hammer_data, read_p3_data
 from evolvent.curate.commenting import Commenting
 from evolvent.curate.subset import SELECTORS
+from evolvent.engine.servers import ServerDialect
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json, write_atomic
 from evolvent.learn.settings import TrainConfig
-from evolvent.methods.comments import CommentsConfig, comments
+from evolvent.methods.comments import CommentPlayer, CommentsConfig, comments
 from evolvent.methods.hammer import HammerConfig, hammer
 from evolvent.methods.p3 import P3Config, p3
 from evolvent.models.adapters import AdapterConfig, adapt
@@ -82,6 +85,12 @@ class TrainCommentsConfig(DataMethodConfig):
 
     examples: Path | None = Field(default=None, description="code with comments for the generator; none: the data")
     max_tokens: int = Field(default=256, ge=1, description="longest answer of the generator")
+    endpoint: str | None = Field(
+        default=None, description="URL of another generator, which is not tuned; none: the policy"
+    )
+    model: str = Field(default="", description="the model to ask there")
+    dialect: ServerDialect = Field(default="openai", description="the dialect that the endpoint speaks")
+    key_env: str = Field(default="OPENAI_API_KEY", description="the environment variable that holds its key")
     comments: CommentsConfig = Field(default_factory=CommentsConfig, description="the method")
 
 
@@ -203,6 +212,8 @@ def _check_paths(config: DataMethodConfig) -> None:
         for name, path in paths.items()
         if path is not None and not path.exists()
     ]
+    if isinstance(config, TrainCommentsConfig) and bool(config.endpoint) != bool(config.model):
+        problems.append(Problem("model", "an endpoint and its model go together", "pass --endpoint URL --model NAME"))
     if problems:
         raise ConfigError(problems)
 
@@ -255,7 +266,34 @@ def _train_hammer(base_policy: Policy, method_data: MethodData, config: TrainHam
 def _train_comments(
     base_policy: Policy, method_data: MethodData, config: TrainCommentsConfig, run: Run[Policy]
 ) -> Policy:
-    return comments(base_policy, method_data.items, config=config.comments, run=run, examples=method_data.examples)
+    with ExitStack() as resources:
+        return comments(
+            base_policy,
+            method_data.items,
+            config=config.comments,
+            run=run,
+            examples=method_data.examples,
+            play=_open_player(config, resources) if config.endpoint else None,
+        )
+
+
+def _open_player(config: TrainCommentsConfig, resources: ExitStack) -> CommentPlayer:
+    """Opens the endpoint of another generator; it stays open until the resources are closed."""
+    from pydantic import SecretStr
+
+    from evolvent.agents.chat import ChatAgent
+    from evolvent.engine.asks import Sampling
+    from evolvent.engine.servers import endpoint_type
+    from evolvent.rollout.episode import collect
+
+    key = os.environ.get(config.key_env)
+    endpoint = resources.enter_context(
+        endpoint_type(config.dialect)(config.endpoint, config.model, key=SecretStr(key) if key else None)
+    )
+    endpoint.check()
+    agent = ChatAgent(endpoint, Sampling(config.comments.temperature), max_tokens=config.max_tokens, hint="")
+    world = Commenting()
+    return lambda starts: collect({world.name: world}, starts, agent, engine=None, seed=config.seed, slots=config.slots)
 
 
 def _train_p3(base_policy: Policy, method_data: MethodData, config: TrainP3Config, run: Run[Policy]) -> Policy:
