@@ -34,6 +34,7 @@ WITH_TORCH_IN_CLI = tuple(
         "train.job",
         "train.preflight",
         "train.data",
+        "train.return_text",
         "train.rl",
         "train.rl_settings",
         "train.ranks",

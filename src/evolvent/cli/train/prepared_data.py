@@ -288,7 +288,7 @@ def _open_player(config: TrainCommentsConfig, resources: ExitStack) -> CommentPl
 
     key = os.environ.get(config.key_env)
     endpoint = resources.enter_context(
-        endpoint_type(config.dialect)(config.endpoint, config.model, key=SecretStr(key) if key else None)
+        endpoint_type(config.dialect)(config.endpoint or "", config.model, key=SecretStr(key) if key else None)
     )
     endpoint.check()
     agent = ChatAgent(endpoint, Sampling(config.comments.temperature), max_tokens=config.max_tokens, hint="")
