@@ -226,6 +226,27 @@ def test_rows_come_when_they_are_due_and_hold_what_came_since_the_last(clock):
     assert row["tokens_per_s"] == pytest.approx((3 + 4 + 5 + 6) / 2.0)
 
 
+def test_rows_describe_batches_and_the_place_in_the_data(clock):
+    """Each update learns 20 tokens of 50 that are fed; a pass is 100 tokens, and 60 were learned before."""
+    monitor = small_monitor(interval_s=2.0, dataset_tokens=100, learned_tokens=60)
+    monitor(update(1))
+    clock.now += 0.5
+    row = monitor(update(2))
+    assert (row["updates_per_s"], row["update_tokens"], row["learned_fraction"], row["epoch"]) == (2.0, 50.0, 0.4, 1.0)
+    for number in (3, 4):
+        clock.now += 1.0
+        row = monitor(update(number, fed=40 * (number - 2)))
+    assert (row["updates_per_s"], row["update_tokens"], row["learned_fraction"]) == (1.0, 60.0, round(40 / 120, 4))
+    assert row["epoch"] == 1.4 and "epoch" not in _rows_without_size(clock)
+
+
+def _rows_without_size(clock):
+    monitor = small_monitor()
+    monitor(update(1))
+    clock.now += 9.0
+    return monitor(update(2))
+
+
 def test_between_rows_nothing_is_looked_at(clock, monkeypatch):
     monitor, looked = small_monitor(), []
     monkeypatch.setattr(module, "measure_memory", lambda *_: looked.append(1) or {})

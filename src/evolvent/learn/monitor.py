@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingMonitor", "build_monitor", "measure_gemm_ceiling", "measure_memory"]
 
+_SUMMED = ("fed", "padded", "waited", "learned", "updates")
 _HEAD_NEEDS = {"logprobs", "teacher", "sampled"}  # needs that run the head
 
 
@@ -85,6 +86,8 @@ class TrainingMonitor:
         ceiling: operations per second of one rank's device.
         parameters, optimizer: of this rank, frozen parameters too.
         ranks: all of them share the work.
+        dataset_tokens: learned tokens of one pass through the data; 0: unknown, and rows have no `epoch`.
+        learned_tokens: learned tokens before the first update, of a training that is resumed.
     Attributes:
         process_bytes: bytes in use before training, beside the weights: interpreter, libraries, data.
     """
@@ -95,10 +98,12 @@ class TrainingMonitor:
     optimizer: Optimizer
     ranks: Ranks = SINGLE_PROCESS
     interval_s: float = 2.0
+    dataset_tokens: int = 0
+    learned_tokens: int = 0
     process_bytes: int = field(init=False)
     _since: float | None = None
     _due: float = 0.0
-    _sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("fed", "padded", "waited"), 0.0))
+    _sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0.0))
 
     def __post_init__(self) -> None:
         device = self.ranks.device
@@ -114,10 +119,11 @@ class TrainingMonitor:
             waited: seconds that the update waited for its batches.
         """
         now = time.perf_counter()
+        self.learned_tokens += metrics.tokens
         if self._since is None:
             self._since = now
             return None
-        for name, value in (("fed", metrics.fed), ("padded", metrics.padded), ("waited", waited)):
+        for name, value in zip(_SUMMED, (metrics.fed, metrics.padded, waited, metrics.tokens, 1), strict=True):
             self._sums[name] += value
         if now < self._due:
             return None
@@ -133,23 +139,42 @@ class TrainingMonitor:
             ),
             "gemm_per_s": round(self.ceiling),
             "data_wait": round(sums["waited"] / elapsed, 4),
+            "updates_per_s": round(sums["updates"] / elapsed, 3),
+            "update_tokens": round(sums["fed"] / sums["updates"], 1),
+            "learned_fraction": round(sums["learned"] / max(1.0, sums["fed"]), 4),
+            **({"epoch": round(self.learned_tokens / self.dataset_tokens, 4)} if self.dataset_tokens else {}),
             **{f"{kind}_bytes": size for kind, size in kinds.items()},
         }
 
 
-def build_monitor(learner: Learner, cost: Cost, sequences: Sequence[TokenSequence]) -> TrainingMonitor:
+def build_monitor(
+    learner: Learner,
+    cost: Cost,
+    sequences: Sequence[TokenSequence],
+    *,
+    dataset_tokens: int = 0,
+    learned_tokens: int = 0,
+) -> TrainingMonitor:
     """Builds the monitor of a training; all ranks build one, so that ceilings are measured while all are at work.
 
     Args:
         cost: of the whole model, before it was distributed over ranks.
         sequences: the training data.
+        dataset_tokens: learned tokens of one pass through them; 0: not reported.
+        learned_tokens: learned tokens before, of a training that is resumed.
     """
     uses_head = bool(_HEAD_NEEDS & set(learner.objective.needs))
     dtype = torch.float32 if learner.config.dtype == "float32" else torch.bfloat16
     weights = [weight for _, weight in learner.laid.named_parameters()]
     ceiling = measure_gemm_ceiling(learner.device, dtype)
     return TrainingMonitor(
-        cost.per_token(sequences, uses_head=uses_head), ceiling, weights, learner.optimizer, learner.ranks
+        cost.per_token(sequences, uses_head=uses_head),
+        ceiling,
+        weights,
+        learner.optimizer,
+        learner.ranks,
+        dataset_tokens=dataset_tokens,
+        learned_tokens=learned_tokens,
     )
 
 

@@ -26,6 +26,7 @@ from evolvent.learn.objectives import Objective
 from evolvent.learn.parallel.ranks import Ranks
 from evolvent.learn.settings import CheckpointConfig, OptimizerConfig, Parallelism, TrainConfig
 from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.tokens import TokenFile
 from evolvent.models.exchange import write_hf
 from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy
@@ -113,7 +114,13 @@ def run_training(
         parallelism=job.parallelism,
         ranks=ranks,
     )
-    monitor = build_monitor(learner, cost, job.sequences)
+    monitor = build_monitor(
+        learner,
+        cost,
+        job.sequences,
+        dataset_tokens=job.sequences.targets if isinstance(job.sequences, TokenFile) else 0,
+        learned_tokens=read_progress(job.folder).tokens,
+    )
     keeping = job.checkpoints
     checkpoints = Checkpointer(
         job.folder / "checkpoints",
