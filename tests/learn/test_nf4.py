@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_training import small_config, small_parts, small_policy
+from small_training import WORDS, small_config, small_parts, small_policy
 from torch import nn
 
 from evolvent.cli.main import main
@@ -20,11 +20,12 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import Load, build_meta_model, estimate_memory
 from evolvent.learn.parallel.ranks import Parallelism
-from evolvent.models.adapters import AdapterConfig, adapt, base_digest, merge_adapter, quantize_base
+from evolvent.models.adapters import AdapterConfig, adapt, base_digest, find_base_problems, merge_adapter, quantize_base
 from evolvent.models.catalog import models_folder
 from evolvent.models.nf4 import LEVELS, NF4Linear, count_weights, list_nf4_layers
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import adapter_tensors, strip_adapter
+from tests.faults.launched import Launched
 
 LORA = AdapterConfig(kind="lora", base_bits=4)
 IDS = torch.tensor([[7, 8, 9, 10, 11, 12], [5, 7, 7, 6, 3, 8]])
@@ -239,6 +240,12 @@ def test_the_digest_tells_bases_apart() -> None:
 def test_what_cannot_have_four_bits_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="without an adapter"):
         adapt(small_policy(), AdapterConfig(base_bits=4), seed=0)
+    problems = find_base_problems(LORA, num_ranks=4, num_parts=2)
+    assert [str(problem) for problem in problems] == [
+        "adapter.base_bits: weights of 4 bits are whole on every rank: got a layout that divides them into 2 parts "
+        "(use --parallel.shard 4 instead of tp and pp, or leave it out)"
+    ]
+    assert not find_base_problems(LORA, num_ranks=4)
     argv = ["train", "rl", "--method", "grpo", "--adapter.base_bits", "4", "--output_dir", str(tmp_path / "run")]
     assert main(argv) == 2
     assert "set --adapter.kind lora" in " ".join(capsys.readouterr().err.split())
@@ -272,3 +279,25 @@ def test_a_pretrained_model_learns_over_four_bits(tmp_path: Path) -> None:
     again = load_policy(tmp_path / "copy", dtype="float32")
     assert torch.equal(compute_logits(again), compute_logits(policy))
     torch.testing.assert_close(compute_logits(merge_adapter(policy)), compute_logits(policy), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_ranks_imitate_over_four_bits_as_one_process_does(tmp_path: Path) -> None:
+    """Two ranks share the adapter; its files load with the same numbers."""
+    small_policy().save(tmp_path / "base")
+    rows = [{"prompt": one, "completion": f"{other} {one}"} for one in WORDS for other in WORDS[:2]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    argv = f"train sft {tmp_path}/rows.jsonl --policy {tmp_path}/base --adapter.kind lora --adapter.base_bits 4"
+    argv += " --train.max_steps 4 --train.warmup_steps 1 --train.lr 1e-2 --train.batch_tokens 64 --output_dir"
+    assert main([*argv.split(), str(tmp_path / "alone")]) == 0
+    with Launched(2, [*argv.split(), "wide", "--parallel.shard", "2"], cwd=tmp_path) as ranks:
+        assert ranks.wait(seconds=120) == [0, 0], ranks.errors()
+    losses = {}
+    for name in ("alone", "wide"):
+        metrics = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        losses[name] = [row["loss"] for row in metrics if "loss" in row]
+    assert losses["wide"] == pytest.approx(losses["alone"], abs=2e-6) and losses["alone"][-1] < losses["alone"][0]
+    alone, wide = (load_policy(tmp_path / name / "model") for name in ("alone", "wide"))
+    assert list_nf4_layers(wide.model)
+    torch.testing.assert_close(compute_logits(wide), compute_logits(alone), rtol=1e-5, atol=1e-5)

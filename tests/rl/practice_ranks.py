@@ -71,7 +71,9 @@ def first_policy(world: ev.World, adapter: str) -> Policy:
     policy = make_policy([world], seed=1, context=48)
     with torch.no_grad():
         policy.model.model.norm.weight.mul_(0.3)  # it says all words, not one alone
-    return adapt(policy, AdapterConfig(kind=adapter), seed=3) if adapter != "none" else policy
+    bits = 4 if adapter.endswith("4") else None
+    config = AdapterConfig(kind=adapter.removesuffix("4"), base_bits=bits)
+    return adapt(policy, config, seed=3) if adapter != "none" else policy
 
 
 def open_run(folder: Path, world: ev.World, ranks: Ranks, parallelism: Parallelism, **more: Any) -> ev.Run[Policy]:

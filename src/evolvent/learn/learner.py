@@ -53,7 +53,7 @@ from evolvent.learn.progress import (
 from evolvent.learn.settings import RL_OPTIMIZER, RL_TRAIN, TrainConfig
 from evolvent.learn.token_sequences import Batch, Row, SequenceSource, TokenSequence
 from evolvent.models.heads import fresh_head
-from evolvent.models.nf4 import list_nf4_layers
+from evolvent.models.nf4 import iterate_buffers, list_nf4_layers
 from evolvent.models.pieces import Region
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import base_digest, kind_of
@@ -204,8 +204,8 @@ class Learner:
         check_layout(policy.model.config, self.parallelism, world=ranks.mesh.size, adapter=adapter)
         if ranks.mesh != self.parallelism.mesh:
             raise ConfigError("the ranks have another layout", value=ranks.mesh, expected=self.parallelism.mesh)
-        if ranks.mesh.size > 1 and list_nf4_layers(policy.model):
-            raise ConfigError("weights of 4 bits cannot be shared by ranks", value=ranks.mesh, expected="one process")
+        if ranks.mesh.tp * ranks.mesh.pp > 1 and list_nf4_layers(policy.model):
+            raise ConfigError("weights of 4 bits cannot be divided", value=ranks.mesh, expected="shard or replicate")
         self._base = base_digest(policy.model) if adapter != "none" else None  # while the base is whole
         check_objective(objective, self.parallelism)
         self.layout = resolve_layout(policy.model, config.layout)
@@ -224,7 +224,8 @@ class Learner:
         self._keeps_whole = keeps_whole and ranks.mesh.size > 1
         if self._keeps_whole:
             self.policy.model.to(self.device)
-            model = copy.deepcopy(model)  # a base below an adapter too: its layout is not that of the whole one
+            # A base below an adapter too, whose layout is not that of the whole one; weights of 4 bits have none.
+            model = copy.deepcopy(model, {id(buffer): buffer for _, buffer in iterate_buffers(model)})
         self._model: nn.Module = model.to(self.device)
         autocast_dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         self.laid = distribute_model(

@@ -112,11 +112,12 @@ def adapt(policy: Policy, config: AdapterConfig, *, seed: int) -> Policy:
     return replace(policy, model=tuned.train(model.training))
 
 
-def find_base_problems(config: AdapterConfig, *, num_ranks: int = 1) -> list[Problem]:
+def find_base_problems(config: AdapterConfig, *, num_ranks: int = 1, num_parts: int = 1) -> list[Problem]:
     """Returns the reasons why a base of 4 bits cannot be trained on, with remedies; empty if it can, or is not asked.
 
     Args:
-        num_ranks: ranks that share the training.
+        num_ranks: ranks that train together; each holds all weights of 4 bits.
+        num_parts: ranks that a layout divides a layer, or the layers, into (tp times pp).
     """
     if config.base_bits is None:
         return []
@@ -124,9 +125,9 @@ def find_base_problems(config: AdapterConfig, *, num_ranks: int = 1) -> list[Pro
     if config.kind == "none":
         message = f"got {config.base_bits} without an adapter: weights of 4 bits are frozen"
         return [Problem(place, message, "set --adapter.kind lora, or leave it out")]
-    if num_ranks > 1:
-        message = f"weights of 4 bits cannot be shared by {num_ranks} ranks"
-        return [Problem(place, message, "train in one process, or leave it out")]
+    if num_parts > 1:
+        message = f"weights of 4 bits are whole on every rank: got a layout that divides them into {num_parts} parts"
+        return [Problem(place, message, f"use --parallel.shard {num_ranks} instead of tp and pp, or leave it out")]
     return []
 
 

@@ -151,14 +151,15 @@ def estimate_rl_memory(
     update = estimate_memory(model, parallelism, optimizer, load=work.load)
     # Players load floats, and an engine plays them: weights of 4 bits are merged with the adapter.
     frozen_bytes = 4 * sum(layer.out_features * layer.in_features for layer in list_nf4_layers(model).values())
-    whole_bytes = sum(weight.nbytes for weight in model.parameters()) + frozen_bytes
+    float_bytes = sum(weight.nbytes for weight in model.parameters())
+    whole_bytes = float_bytes + frozen_bytes
     # A policy below an adapter shares its frozen weights with every clone of it.
     has_adapter = kind_of(model) is not None
     named_weights = dict(model.named_parameters())
     clone_bytes = sum(named_weights[name].nbytes for name in trainable(model)) if has_adapter else whole_bytes
     # An offloaded reference is on the device while it scores, when there are no gradients, which are as large.
     num_references = work.kept_policies - (work.load.offload in ("reference", "both"))
-    reference = num_references * clone_bytes + (whole_bytes - clone_bytes if parallelism.mesh.size > 1 else 0)
+    reference = num_references * clone_bytes + (float_bytes - clone_bytes if parallelism.mesh.size > 1 else 0)
     with torch.device("meta"):
         head_bytes = sum(weight.nbytes for weight in ValueHead(int(model.config.hidden_size)).parameters())
     learners, copies, head = {

@@ -92,12 +92,12 @@ def sharded(kind, replicate=1, base_dtype="float32", low=False, recompute=False)
     return losses, {name: tensor.numpy() for name, tensor in adapter_tensors(model).items()}, wrong
 
 
-def small_training(kind, shard):
+def small_training(kind, shard, base_bits=None):
     """The losses of a Learner over `shard` ranks, 1 being a single process, and this rank's view of the adapter."""
     from small_training import small_config, small_parts, small_policy
 
     mesh = Mesh(shard=shard)
-    policy = adapt(small_policy(), AdapterConfig(kind=kind, rank=2, alpha=4, tokens=3), seed=1)
+    policy = adapt(small_policy(), AdapterConfig(kind=kind, rank=2, alpha=4, tokens=3, base_bits=base_bits), seed=1)
     config = small_config(epochs=4, batch_tokens=150, lr=1e-2)
     with join_ranks(mesh) as ranks:
         learner = Learner(policy, weighted_nll, config, seed=0, parallelism=Parallelism(shard=shard), ranks=ranks)

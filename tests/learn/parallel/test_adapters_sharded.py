@@ -87,3 +87,12 @@ def test_hybrid_shards():
             expected, _ = alone(kind)
             for losses, _, wrong in four.run(adapter_ranks.sharded, kind, 2):
                 assert wrong == [] and differences(losses, expected) <= 2e-6
+
+
+def test_weights_of_four_bits_below_the_adapter_over_two_ranks(crew):
+    """Each rank holds them whole, and the adapter is shared."""
+    expected, whole = adapter_ranks.small_training("lora", 1, 4)
+    assert expected != adapter_ranks.small_training("lora", 1)[0], "they are not the floats"
+    for losses, tensors in crew.run(adapter_ranks.small_training, "lora", 2, 4):
+        assert differences(losses, expected) <= 2e-6
+        assert all(np.abs(tensors[name] - whole[name]).max() <= 1e-5 for name in whole)

@@ -190,7 +190,8 @@ def _check_teacher(config: DistillConfig) -> None:
 
 def _check_layout(request: TrainingRequest, initial: Policy | None, *, is_located: bool) -> None:
     config = request.config
-    if problems := find_base_problems(config.adapter, num_ranks=max(request.world_size, config.parallel.mesh.size)):
+    mesh = config.parallel.mesh
+    if problems := find_base_problems(config.adapter, num_ranks=mesh.size, num_parts=mesh.tp * mesh.pp):
         raise ConfigError(problems)
     if initial is None and not is_located:
         return  # what is wrong with it is noted already
