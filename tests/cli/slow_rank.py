@@ -9,10 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evolvent.cli.train import rl_backends
+from evolvent.engine.endpoint import Endpoint
 from evolvent.rl.trainer import PolicyTrainer
+from evolvent.scale.endpoint_ranks import EndpointRanksBackend
 from evolvent.scale.ray_players import PlayerPool
 from evolvent.scale.ray_wire import PolicyFiles
 from evolvent.scale.ray_work import ClusterJob, WorkQueue
+from evolvent.trajectory import Trajectory
 
 
 def halts(rank: int) -> None:
@@ -52,3 +56,22 @@ def halts_beside_players(rank: int) -> None:
         Path(f"players-{rank}").write_text(" ".join(map(str, self.pids())), encoding="utf-8")
 
     PlayerPool.start_all = start_and_tell  # type: ignore[method-assign]
+
+
+def loses_a_server(rank: int) -> None:
+    """Kill the server of the last rank in the middle of its second iteration, and give up requests after 2 s."""
+    make_endpoint, check_version = rl_backends._make_endpoint, EndpointRanksBackend._check_version
+
+    def make_impatient(*settings: Any, **more: Any) -> Endpoint:
+        endpoint = make_endpoint(*settings, **more)
+        endpoint.timeout_s = 2.0
+        return endpoint
+
+    def check_and_kill(self: EndpointRanksBackend, episode: Trajectory, version: int) -> Trajectory:
+        if rank == 1 and "/2/" in episode.id and not Path("lost").exists():
+            Path("lost").write_text(episode.id, encoding="utf-8")
+            os.kill(int(os.environ["SERVER_PID"]), signal.SIGKILL)
+        return check_version(self, episode, version)
+
+    rl_backends._make_endpoint = make_impatient
+    EndpointRanksBackend._check_version = check_and_kill  # type: ignore[method-assign]

@@ -105,6 +105,34 @@ def test_ranks_with_players_learn_what_one_process_does_though_a_player_is_lost(
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_ranks_that_play_ahead_in_players_resume_after_one_was_killed(tmp_path, capsys, victim):
+    """The iterations under way are played again by the weights that they had, also in one process."""
+    ahead = ("--rl.practice.prefetch_rollouts", "true", "--rl.importance_correction", "truncated")
+    assert main([str(word) for word in (*FEW, 4, *ahead, "--to", tmp_path / "alone")]) == 0
+    more = (*ahead, "--to", "run", "--on", "here?players=2", "--parallel.timeout", GRACE_S)
+    halting = {"before": "tests.cli.slow_rank:halts_beside_players", "env": {"HALTED_RANK": str(victim)}}
+    with Launched(2, [*FEW, 4, *more], cwd=tmp_path, **halting) as ranks:
+        ranks.until(tmp_path / "halted", 1)
+        ranks.signal(signal.SIGKILL, victim)
+        codes = ranks.wait(seconds=2 * GRACE_S)
+        assert codes == [-signal.SIGKILL if rank == victim else 1 for rank in range(2)], ranks.errors()
+        errors = [line for text in ranks.errors() for line in text.splitlines() if line.startswith("error")]
+        assert len(errors) == 1 and f"rank {victim} died" in errors[0], errors
+    assert len(practised(tmp_path / "run")) == 1, "it was killed on the way"
+    capsys.readouterr()
+    resumed = ("train", "rl", "--method", "grpo", "--resume", "run", "--on", "here?players=3")
+    with Launched(2, resumed, cwd=tmp_path) as ranks:
+        assert ranks.wait(seconds=200) == [0, 0], ranks.errors()
+    assert ids(tmp_path / "run") == ids(tmp_path / "alone"), "none is lost, none is another"
+    rows = {row["step"]: row for row in practised(tmp_path / "run")}
+    assert [rows[step]["lag_max"] for step in sorted(rows)] == [0, 1, 1, 1]
+    for row in practised(tmp_path / "alone"):
+        assert rows[row["step"]]["loss"] == pytest.approx(row["loss"], rel=1e-5, abs=2e-6)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
 def test_a_killed_rank_ends_all_ranks_and_all_players(tmp_path):
     more = ("--to", "run", "--on", "here?players=2", "--parallel.timeout", GRACE_S)
     halting = {"before": "tests.cli.slow_rank:halts_beside_players", "env": {"HALTED_RANK": "1"}}
@@ -146,18 +174,8 @@ def test_one_rank_speaks_and_writes(whole, tmp_path):
         (("--to", "run", "--parallel.tp", 3), "tp 3 needs 3 processes, 2 are there"),
         pytest.param((), "several ranks need a shared folder", marks=pytest.mark.long),
         pytest.param(
-            ("--to", "run", "--endpoint", "http://127.0.0.1:1", "--model", "m", "--hand_over", "x"),
-            "ranks play themselves, or in players, not on an endpoint",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
             ("--to", "run", "--on", "here?players=1"),
-            "each rank needs a player: got 1 for 2 ranks: set --on 'here?players=2'",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            ("--to", "run", "--on", "here?players=2", "--rl.practice.prefetch_rollouts", "true"),
-            "ranks play together and cannot play ahead of their updates",
+            "each rank needs a player: got 1 for 2 ranks (set --on 'here?players=2'",
             marks=pytest.mark.long,
         ),
         pytest.param(

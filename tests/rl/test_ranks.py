@@ -19,6 +19,7 @@ from tests.learn.parallel.crew import Crew
 
 BOUND = 2e-6
 SMALL = {"tasks_per_iteration": 4}
+AHEAD = {"prefetch_rollouts": True, "iterations": 4, "measure_every": 2}
 WHOLE = {"target_kl": None}  # no limit, whose measurement ends with the micro-batch that exceeds it
 
 Alone = Callable[..., tuple[dict[str, Any], Path]]
@@ -70,8 +71,11 @@ LONG = pytest.mark.long
         ({"shard": 2}, "grpo", {}, {}, {}),
         ({"tp": 2}, "poad", WHOLE, {}, {"world": "endless"}),
         ({"pp": 2}, "ppo", WHOLE, {"critic": "separate"}, {}),
+        ({"shard": 2}, "grpo", {"importance_correction": "truncated"}, AHEAD, {}),
         ({"shard": 2}, "etpo", {}, {"tasks_per_iteration": 8}, {}),  # by fewer nothing is paid: Q moves by rounding
         pytest.param({"replicate": 2}, "grpo", {"kl": 0.1}, {}, {"adapter": "lora"}, marks=LONG),
+        ({"shard": 2}, "grpo", {"kl": 0.1}, {}, {"adapter": "lora4"}),
+        pytest.param({"replicate": 2}, "ppo", WHOLE, {"critic": "separate"}, {"adapter": "lora4"}, marks=LONG),
         pytest.param({"tp": 2}, "grpo", {"kl": 0.1}, {}, {"adapter": "lora"}, marks=LONG),
         pytest.param({"pp": 2}, "grpo", {"kl": 0.1}, {}, {"adapter": "lora"}, marks=LONG),
         pytest.param({"pp": 2}, "poad", WHOLE, {}, {}, marks=LONG),
@@ -151,7 +155,6 @@ def test_starts_are_dealt_in_nearly_equal_shares():
 @pytest.mark.parametrize(
     ("config", "layout", "more", "said"),
     [
-        ({"prefetch_rollouts": True}, {"shard": 2}, {}, ["prefetch_rollouts", "leave it out"]),
         ({"critic_warmup": 1}, {"shard": 2}, {}, ["critic_warmup", "--rl.practice.critic separate"]),
         ({"top_k": 3}, {"tp": 2, "shard": 2}, {}, ["top_k needs the logits", "use --parallel.shard 4"]),
         ({"restrict_to_admissible": True}, {"tp": 2}, {}, ["restrict_to_admissible needs", "use --parallel.shard 2"]),

@@ -36,6 +36,7 @@ WITH_TORCH_IN_CLI = tuple(
         "train.data",
         "train.return_text",
         "train.rl",
+        "train.rl_backends",
         "train.rl_settings",
         "train.ranks",
         "train.search",

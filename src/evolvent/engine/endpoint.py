@@ -251,6 +251,27 @@ class Endpoint:
         """
         return self._post_weights({"model_path": str(folder)}, wait_s=wait_s)
 
+    def check_weights(self) -> None:
+        """Checks that the endpoint has the routes that take weights, without sending any.
+
+        Raises:
+            ConfigError: it has not. EndpointError: no answer in time.
+        """
+        self._check_route(_UPDATE, hint="start it with --reload FOLDER, or name the server's --dialect")
+
+    def _check_route(self, path: str, *, hint: str) -> None:
+        """Checks that a route is there: it answers 405 to a GET, which changes nothing, and a missing one 404."""
+        url = self.root + path
+        try:
+            self._request_json("GET", url, None, {}, wait_s=_CHECK_S)
+        except EndpointError as error:
+            if error.value == 405:
+                return
+            if error.value not in (404, 501):
+                raise
+            message = f"{self.root} takes no weights: it has no {path}"
+            raise ConfigError([Problem("endpoint", message, hint)]) from error
+
     def _post_weights(self, body: Json, *, wait_s: float) -> str:
         url = self.root + _UPDATE
         row = self._request_json("POST", url, body, {}, wait_s=wait_s)

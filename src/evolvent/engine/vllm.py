@@ -79,6 +79,10 @@ class VllmEndpoint(Endpoint):
             )
         return served
 
+    def check_weights(self) -> None:
+        """Checks that the server is in its development mode, which takes weights; see `Endpoint.check_weights`."""
+        self._check_route("/collective_rpc", hint="start vLLM with VLLM_SERVER_DEV_MODE=1, or name another --dialect")
+
     def _request_route(self, method: str, path: str, deadline: Deadline, body: Any = None) -> Mapping[str, Any]:
         """Returns the answer of a route outside the versioned paths."""
         row = self._request_json(method, self.root + path, body, {}, wait_s=max(0.001, deadline.left()))

@@ -6,8 +6,9 @@ that learn from it. The schedule alone decides that, so the speed of the threads
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -52,9 +53,18 @@ class RolloutPrefetcher:
 
     def __init__(self, policy: Policy, play: PrefetchFunction, *, depth: int = 1) -> None:
         self.policies, self._play = [policy.clone() for _ in range(depth)], play
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        self._thread_id: int | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ahead", initializer=self._note_thread)
         self._under_way: dict[int, _Prefetch] = {}
         self._over = False
+
+    def _note_thread(self) -> None:
+        self._thread_id = threading.get_ident()
+
+    @property
+    def is_closing(self) -> bool:
+        """Returns whether this thread plays ahead for a training that ends, so that nobody needs what it plays."""
+        return self._over and threading.get_ident() == self._thread_id
 
     @property
     def depth(self) -> int:
@@ -111,6 +121,11 @@ class RolloutPrefetcher:
             )
         del self._under_way[iteration]
         return prefetch.trajectories.result()
+
+    def wait(self) -> None:
+        """Waits until everything that was launched has been played; the thread that plays ahead does not wait."""
+        if threading.get_ident() != self._thread_id:
+            wait([prefetch.trajectories for prefetch in self._under_way.values()])
 
     def describe_pending(self) -> list[dict[str, int | None]]:
         """Returns the iterations that are being played or wait to be taken, with their policy versions and horizons."""

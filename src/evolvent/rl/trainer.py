@@ -588,6 +588,19 @@ class PolicyTrainer:
             del self._networks[name]
         self._prefetcher.reduce_depth(num_stored)
 
+    def wait_for_prefetches(self) -> None:
+        """Waits until the iterations that were launched ahead have been played, except on the thread that plays them.
+
+        Ranks play in the order in which they were asked to, so that each rank's share belongs to the same play.
+        """
+        if self._prefetcher is not None:
+            self._prefetcher.wait()
+
+    @property
+    def is_closing(self) -> bool:
+        """Returns whether this thread plays ahead for a training that ends, so that nobody needs what it plays."""
+        return self._prefetcher is not None and self._prefetcher.is_closing
+
     def close(self) -> None:
         """Stops prefetching."""
         if self._prefetcher is not None:

@@ -26,7 +26,15 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.backend import RunStage, StageSettings
 from evolvent.engine.endpoint import Endpoint, EndpointUsage
 from evolvent.engine.replies import FINGERPRINT
-from evolvent.errors import ConfigError, ErrorRecord, Problem, VocabularyMismatch, WeightsChanged
+from evolvent.errors import (
+    ConfigError,
+    EndpointError,
+    ErrorRecord,
+    Problem,
+    TokensMissing,
+    VocabularyMismatch,
+    WeightsChanged,
+)
 from evolvent.models.policy import Policy
 from evolvent.models.snapshots import publish_snapshot
 from evolvent.models.tuned import plain_model
@@ -34,9 +42,18 @@ from evolvent.rollout.episode import BranchedStarts, FailureCounts, collect
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Trajectory, trajectory_name, unscored
 
-__all__ = ["EndpointBackend", "check_tokenizer", "hand_over_weights", "write_plain"]
+__all__ = [
+    "EndpointBackend",
+    "check_endpoint",
+    "check_tokenizer",
+    "hand_over_weights",
+    "load_published_weights",
+    "publish_weights",
+    "write_plain",
+]
 
 _NUM_PROBED_TOKENS = 256  # tokens of the vocabulary, evenly spaced, that both sides must read alike
+_REFUSALS = (400, 404, 422)  # statuses of servers that do not know a field or a route
 _NUM_SNAPSHOTS = 2  # handed-over folders: the one that plays, and the one before
 
 
@@ -93,16 +110,16 @@ class EndpointBackend(LocalBackend):
             for verb, verb_settings in settings.items()
         }
 
-    def _play_starts(
+    def _play_episodes(
         self,
         agent: LanguageAgent | CandidateAgent,
         starts: Sequence[Start] | BranchedStarts,
         stage: RunStage,
         *,
         horizon: int | None,
-        failures: FailureCounts | None = None,
+        failures: FailureCounts | None,
     ) -> Generator[Trajectory, None, None]:
-        """Plays on the endpoint the episodes that the agent would play in process."""
+        """Plays on the endpoint the episodes that the agent would play in process; stores nothing."""
         policy, chat_agent = agent.policy, self._make_chat_agent(agent)
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         with self._lock, ExitStack() as open_:  # weights and episodes of one version at a time
@@ -120,7 +137,6 @@ class EndpointBackend(LocalBackend):
             )
             for episode in open_.enter_context(closing(playing)):
                 trajectory = self._check_version(episode, policy.version)
-                stage.store.append(trajectory)
                 self._count_usage()
                 yield trajectory
 
@@ -195,17 +211,50 @@ def hand_over_weights(policy: Policy, endpoint: Endpoint, folder: Path, *, wait_
         WeightsChanged: it serves another version afterwards. EndpointError: it does not answer, or takes no weights.
         CheckpointError, StoreError: as they are written.
     """
-    snapshot = publish_snapshot(folder, policy.version, lambda target: write_plain(policy, target), keep=_NUM_SNAPSHOTS)
-    fingerprint = endpoint.load_weights(snapshot.resolve(), wait_s=wait_s)
+    snapshot = publish_weights(policy, folder)
+    return load_published_weights(endpoint, snapshot, version=policy.version, wait_s=wait_s)
+
+
+def publish_weights(policy: Policy, folder: Path) -> Path:
+    """Writes the weights of a policy as a snapshot of a folder, and returns the folder of the snapshot."""
+    path = publish_snapshot(folder, policy.version, lambda target: write_plain(policy, target), keep=_NUM_SNAPSHOTS)
+    return path.resolve()
+
+
+def load_published_weights(endpoint: Endpoint, snapshot: Path, *, version: int, wait_s: float) -> bool:
+    """Lets an endpoint take the weights of a snapshot; returns whether it tells which version it serves.
+
+    Raises:
+        WeightsChanged: it serves another version afterwards. EndpointError: it does not answer, or takes no weights.
+    """
+    fingerprint = endpoint.load_weights(snapshot, wait_s=wait_s)
     version_match = FINGERPRINT.fullmatch(fingerprint)
-    if version_match is not None and int(version_match[1]) != policy.version:
+    if version_match is not None and int(version_match[1]) != version:
         raise WeightsChanged(
             "the endpoint serves a different version than it received",
             value=fingerprint,
-            expected=f"version {policy.version}",
+            expected=f"version {version}",
             hint="use the endpoint for one run at a time",
         )
     return version_match is not None
+
+
+def check_endpoint(endpoint: Endpoint, policy: Policy) -> None:
+    """Checks that an endpoint can play for a training: it serves the model, takes weights, and returns token ids.
+
+    Raises:
+        ConfigError: it cannot; names what can. VocabularyMismatch: it has another tokenizer. EndpointError: no answer.
+    """
+    endpoint.check()
+    endpoint.check_weights()
+    try:
+        check_tokenizer(endpoint, policy)
+    except (TokensMissing, EndpointError) as error:
+        if isinstance(error, EndpointError) and error.value not in _REFUSALS:
+            raise
+        hint = "serve the model with evolvent serve --policy, vLLM or SGLang (--dialect), or leave out --endpoint"
+        message = f"{endpoint.base_url} returns no token ids, which training needs"
+        raise ConfigError([Problem("endpoint", message, hint)]) from error
 
 
 def write_plain(policy: Policy, folder: Path) -> None:

@@ -17,25 +17,25 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.language import LanguageAgent
 from evolvent.backend import RunStage
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, Problem, RankFailed
 from evolvent.identity import fingerprint
 from evolvent.learn.parallel.ranks import Parallelism, Ranks
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import LabellingConfig
-from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
+from evolvent.rl.trainer import PlayFunction, PolicyTrainer, RLConfig, RLSpec
 from evolvent.rollout.episode import BranchedStarts, BranchOrigins, FailureCounts
-from evolvent.run import Run, world_code
+from evolvent.run import Evaluation, Run, world_code
 from evolvent.scale.local_backend import LocalBackend, policy_digest
 from evolvent.scale.ray_backend import RayBackend
 from evolvent.scale.ray_wire import build_message, parse_message, trajectory_from_line, trajectory_to_line
 from evolvent.search.settings import SearchConfig
-from evolvent.trajectory import Json, Start, Task, Trajectory, trajectory_name
+from evolvent.trajectory import Json, JsonObject, Start, Task, Trajectory, trajectory_name
 from evolvent.worlds.base import World
 
 __all__ = [
@@ -111,9 +111,6 @@ def check_practice(
     """
     tp, pp, problems = parallelism.tp, parallelism.pp, list[Problem]()
     data_ranks = f"use --parallel.shard {parallelism.mesh.size}"
-    if config.prefetch_rollouts:
-        message = "ranks play together and cannot play ahead of their updates"
-        problems.append(Problem("rl.practice.prefetch_rollouts", message, "leave it out"))
     if config.critic_warmup and config.critic == "shared":
         message = "a critic on the policy's trunk cannot be trained alone over several ranks"
         problems.append(Problem("rl.practice.critic_warmup", message, "set it to 0, or --rl.practice.critic separate"))
@@ -176,10 +173,18 @@ class RanksBackend(LocalBackend):
         ConfigError: the ranks have another layout.
     """
 
+    _trainer: PolicyTrainer | None = field(default=None, init=False)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.parallelism is None or self.ranks.mesh != self.parallelism.mesh:
             raise ConfigError("the ranks have another layout", value=self.ranks.mesh, expected=self.parallelism)
+        # What is played ahead is exchanged while the main thread updates.
+        self._play_group = self.ranks.open_side_group(timeout_s=max(1.0, self.parallelism.timeout))
+
+    def _gather(self, payload: bytes) -> list[bytes]:
+        """Returns the bytes of every rank, exchanged beside the updates of the main thread."""
+        return self.ranks.gather(payload, group=self._play_group)
 
     def _play_starts(
         self,
@@ -191,37 +196,102 @@ class RanksBackend(LocalBackend):
         failures: FailureCounts | None = None,
     ) -> Generator[Trajectory, None, None]:
         """Plays this rank's share, and yields the episodes of all ranks in the order of the starts."""
+        self._wait_for_prefetches()
         branched = starts if isinstance(starts, BranchedStarts) else BranchedStarts(starts, BranchOrigins())
         counts = FailureCounts() if failures is None else failures
-        starts_by_name = {trajectory_name(start, stage.name): start for start in branched.starts}
-        share = deal_starts(branched.starts, self.ranks.mesh.size)[self.ranks.rank]
         with self._lock:
-            usage_before, replayed_before = self._read_usage(), branched.origins.replayed
-            playing = self._play_episodes(
-                agent, BranchedStarts(share, branched.origins), stage, horizon=horizon, failures=FailureCounts()
-            )
-            with closing(playing) as episodes:
-                lines = [trajectory_to_line(episode) for episode in episodes]
-            head = {
-                "usage": self._read_usage() - usage_before,
-                "replayed": branched.origins.replayed - replayed_before,
-            }
-            trajectories: dict[str, Trajectory] = {}
-            for rank, payload in enumerate(self.ranks.gather(build_message(head, lines))):
-                rank_head, rank_lines = parse_message(payload)
-                if rank != self.ranks.rank:
-                    self._add_usage(rank_head["usage"])
-                    branched.origins.replayed += rank_head["replayed"]
-                for line in rank_lines:
-                    trajectory = trajectory_from_line(line)
-                    trajectories[trajectory.id] = replace(trajectory, task=starts_by_name[trajectory.id].task)
-            for name in starts_by_name:
+            trajectories = self._play_in_shares(agent, branched, stage, horizon=horizon)
+            for start in branched.starts:
+                trajectory = trajectories[trajectory_name(start, stage.name)]
                 if self.ranks.is_leader:
-                    stage.store.append(trajectories[name])
-                counts.record(trajectories[name])
-                yield trajectories[name]
+                    stage.store.append(trajectory)
+                counts.record(trajectory)
+                yield trajectory
         if failures is None and (description := counts.describe()):
             _log.warning("%s", description)
+
+    def _play_in_shares(
+        self,
+        agent: LanguageAgent | CandidateAgent,
+        branched: BranchedStarts,
+        stage: RunStage,
+        *,
+        horizon: int | None,
+    ) -> dict[str, Trajectory]:
+        """Plays this rank's share of the starts, and returns the episodes of all ranks by id.
+
+        Raises:
+            RankFailed: the training ends on some rank, so that what is played ahead is not needed.
+        """
+        starts_by_name = {trajectory_name(start, stage.name): start for start in branched.starts}
+        share = deal_starts(branched.starts, self.ranks.mesh.size)[self.ranks.rank]
+        usage_before, replayed_before = self._read_usage(), branched.origins.replayed
+        playing = self._play_episodes(
+            agent, BranchedStarts(share, branched.origins), stage, horizon=horizon, failures=FailureCounts()
+        )
+        lines = []
+        with closing(playing) as episodes:
+            for episode in episodes:
+                lines.append(trajectory_to_line(episode))
+                if self._is_closing():
+                    break
+        head = {
+            "usage": self._read_usage() - usage_before,
+            "replayed": branched.origins.replayed - replayed_before,
+            "is_closing": self._is_closing(),
+        }
+        trajectories: dict[str, Trajectory] = {}
+        is_closing = False
+        for rank, payload in enumerate(self._gather(build_message(head, lines))):
+            rank_head, rank_lines = parse_message(payload)
+            is_closing = is_closing or bool(rank_head["is_closing"])
+            if rank != self.ranks.rank:
+                self._add_usage(rank_head["usage"])
+                branched.origins.replayed += rank_head["replayed"]
+            for line in rank_lines:
+                trajectory = trajectory_from_line(line)
+                trajectories[trajectory.id] = replace(trajectory, task=starts_by_name[trajectory.id].task)
+        if is_closing:
+            raise RankFailed("the training ends before an iteration that was played ahead is needed")
+        return trajectories
+
+    def _wait_for_prefetches(self) -> None:
+        """Waits for what is played ahead: all ranks play in one order, that in which they were asked to."""
+        if self._trainer is not None:
+            self._trainer.wait_for_prefetches()
+
+    def _is_closing(self) -> bool:
+        return self._trainer is not None and self._trainer.is_closing
+
+    def _make_player(self, stage: RunStage, spec: RLSpec, origins: BranchOrigins) -> PlayFunction:
+        """Returns what plays the starts of an iteration, after what was asked for before."""
+        play_iteration = super()._make_player(stage, spec, origins)
+
+        def play(
+            playing: Policy,
+            starts: Sequence[Start],
+            iteration: int,
+            *,
+            parents: Mapping[str, Trajectory],
+            horizon: int | None,
+        ) -> Iterator[Trajectory]:
+            self._wait_for_prefetches()
+            yield from play_iteration(playing, starts, iteration, parents=parents, horizon=horizon)
+
+        return play
+
+    def evaluate(
+        self,
+        policy: Policy,
+        stage: RunStage,
+        *,
+        split: str | None = None,
+        search: SearchConfig | None = None,
+        value_model: Policy | None = None,
+    ) -> tuple[list[Evaluation], list[JsonObject]]:
+        """Plays the panel over all ranks, after what was asked for before; see `LocalBackend.evaluate`."""
+        self._wait_for_prefetches()
+        return super().evaluate(policy, stage, split=split, search=search, value_model=value_model)
 
     def _read_usage(self) -> Counter[str]:
         return Counter({name: getattr(self._usage, name) for name in _SUMMED})
@@ -244,7 +314,8 @@ class RanksBackend(LocalBackend):
             is_limited=spec.objective.limit is not None,
             needs_logits="logits" in spec.objective.needs,
         )
-        return super().train_rl(policy, stage, spec=spec)
+        self._trainer = super().train_rl(policy, stage, spec=spec)
+        return self._trainer
 
     def search(
         self,

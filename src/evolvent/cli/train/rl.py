@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, SecretStr, create_model
+from pydantic import Field, create_model
 from rich.console import Console
 
 from evolvent.agents.plain import Random
 from evolvent.cli.setup import extensions
-from evolvent.cli.setup.backends import open_cluster_players, share_players
+from evolvent.cli.setup.backends import share_players
 from evolvent.cli.setup.method_option import parse_method
 from evolvent.cli.setup.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
 from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
-from evolvent.cli.setup.prompting import Prompt, check_listed_actions, fill_history, load_prompted_worlds
+from evolvent.cli.setup.prompting import check_listed_actions, fill_history, load_prompted_worlds
 from evolvent.cli.setup.record import RunRecord, choose_run_folder
 from evolvent.cli.setup.registry import resolve_policy
 from evolvent.cli.setup.run_setup import (
     RunSetup,
     count_panel_episodes,
-    open_backend,
     open_run,
     print_results,
     print_verdict,
@@ -46,12 +44,13 @@ from evolvent.cli.train.ranks import (
     open_ranks,
     refuse_ranks,
 )
+from evolvent.cli.train.rl_backends import open_recorded_backend, open_rl_backend
 from evolvent.cli.train.rl_settings import EARLIER_DEFAULTS, TrainRLConfig
 from evolvent.config import Config
 from evolvent.engine.replies import RECORDED_WORLD
-from evolvent.engine.servers import endpoint_type
+from evolvent.engine.servers import share_endpoints
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.settings import Parallelism, TrainConfig
+from evolvent.learn.settings import TrainConfig
 from evolvent.methods.base import Method
 from evolvent.methods.etpo import ETPOConfig, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
@@ -75,9 +74,8 @@ from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:  # a mistake in the settings is reported before torch is imported
-    from evolvent.learn.parallel.ranks import RankCoordinator, Ranks
-    from evolvent.scale.local_backend import LocalBackend
-    from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions
+    from evolvent.learn.parallel.ranks import RankCoordinator
+    from evolvent.scale.recorded_backend import RecordedSessions
 
 __all__ = ["METHODS", "describe_methods", "make_command", "run"]
 
@@ -141,7 +139,6 @@ def _make_config_class(name: str, method: Method) -> type[TrainRLConfig]:
     return config_class
 
 
-KEY_VARIABLE = "OPENAI_API_KEY"  # the environment variable that holds an endpoint's key
 _HIGH_MISMATCH = 0.1  # nats by which sampler and learner differ where they are not the same weights
 CLONE_CONFIG = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
 
@@ -176,7 +173,7 @@ def make_command(name: str, method: Method | None = None) -> AnyCommand:
         description,
         _make_config_class(name, method),
         resumes=True,
-        free_settings=("device", "parallel.", "train.offload"),
+        free_settings=("backend", "device", "endpoint", "hand_over", "parallel.", "train.offload"),
         earlier_defaults=EARLIER_DEFAULTS,
     )
 
@@ -221,7 +218,7 @@ def run(
         sessions = RecordedSessions(sessions_folder)
         return _run_recorded(name, method, args.config, sessions=sessions, resume=args.resume, console=console)
     if args.config.endpoint:
-        refuse_ranks(world_size, "ranks play themselves, or in players, not on an endpoint")
+        share_endpoints(args.config.endpoint, num_ranks=world_size)
     if card_gib is not None:
         config = args.config.model_copy(update={"parallel": args.config.parallel.over(world_size)})
         return _print_plan(method, config, console, card_gib=card_gib)
@@ -287,7 +284,9 @@ def _run_in_worlds(
     job = replace(job, engine_bytes=engine_bytes)
     with (
         open_ranks(parallelism, device=config.device, coordinator=coordinator) as ranks,
-        _open_backend(own_config, worlds_by_name, prompt, ranks=ranks, parallelism=parallelism) as backend_factory,
+        open_rl_backend(
+            own_config, worlds_by_name, prompt, initial=initial, ranks=ranks, parallelism=parallelism
+        ) as backend_factory,
     ):
         if ranks is not None:
             check_ranks_agree(ranks, config, worlds_by_name, initial=initial, tasks=tasks[1])
@@ -338,7 +337,8 @@ def _check_savings(config: Any) -> None:
     from evolvent.rl.trainer import check_reference_offload
 
     train, device_type = config.train.make_train_config(), config.device.partition(":")[0]
-    problems = find_base_problems(config.adapter, num_ranks=config.parallel.mesh.size)
+    mesh = config.parallel.mesh
+    problems = find_base_problems(config.adapter, num_ranks=mesh.size, num_parts=mesh.tp * mesh.pp)
     if train.offloads_optimizer and not problems:
         optimizer = config.train.make_optimizer_config()
         problems = check_offload(optimizer, device_type=device_type, num_ranks=config.parallel.mesh.size)
@@ -435,46 +435,6 @@ def _plan_stages(config: Any, num_iterations: int, panel_size: int, *, is_cloned
     practice = [PlannedStage("practise", num_iterations)] if num_iterations else []
     measurement = PlannedStage("evaluate", panel_size)
     return [*cloning, measurement, *practice, measurement]
-
-
-@contextmanager
-def _open_backend(
-    config: Any,
-    worlds_by_name: Mapping[str, World],
-    prompt: Prompt,
-    *,
-    ranks: Ranks | None,
-    parallelism: Parallelism,
-) -> Iterator[Callable[..., LocalBackend]]:
-    """Yields the factory of the backend, which plays in this process, in players, or on the configured endpoint.
-
-    Raises:
-        ConfigError: an endpoint without that model.
-        EndpointError: an endpoint that does not answer. See also `open_cluster_players`.
-    """
-    from evolvent.scale.endpoint_backend import EndpointBackend
-
-    if ranks is not None:
-        from evolvent.scale.ranks_backend import PlayerRanksBackend, RanksBackend
-
-        with open_cluster_players(
-            config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
-        ) as players:
-            ranks_factory = RanksBackend if players is None else partial(PlayerRanksBackend, players=players)
-            yield partial(ranks_factory, ranks=ranks, parallelism=parallelism)
-        return
-    if not config.endpoint:
-        with open_backend(
-            config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
-        ) as backend_factory:
-            yield backend_factory
-        return
-    key = os.environ.get(KEY_VARIABLE)
-    secret = SecretStr(key) if key else None
-    endpoint_class = endpoint_type(config.dialect)
-    with endpoint_class(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
-        endpoint.check()
-        yield partial(EndpointBackend, endpoint=endpoint, handover=config.hand_over)
 
 
 def _train_policy(
@@ -618,7 +578,7 @@ def _run_recorded(
         placement=config.placement,
     )
     console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
-    with _open_recorded_backend(config, sessions) as backend_factory:
+    with open_recorded_backend(config, sessions) as backend_factory:
         setup = replace(setup, backend_factory=partial(backend_factory, parallelism=config.parallel))
         with open_run(setup, console) as active_run, redraw_repeatedly(partial(write_report, folder)):
             tasks = [recorded_task(sessions.folder)]
@@ -681,21 +641,6 @@ def _fit_practice(config: Any, sessions: RecordedSessions, policy: Policy, conso
 
 def _describe_left_out(left_out: Counter[str]) -> str:
     return "".join(f"; {count} {reason}" for reason, count in left_out.most_common())
-
-
-@contextmanager
-def _open_recorded_backend(config: Any, sessions: RecordedSessions) -> Iterator[Callable[..., RecordedBackend]]:
-    """Yields the factory of the backend, with the endpoint that takes the weights, where there is one."""
-    from evolvent.scale.recorded_backend import RecordedBackend
-
-    if not config.endpoint:
-        yield partial(RecordedBackend, sessions=sessions)
-        return
-    key = os.environ.get(KEY_VARIABLE)
-    secret = SecretStr(key) if key else None
-    with endpoint_type(config.dialect)(config.endpoint, config.model, key=secret) as endpoint:
-        endpoint.check()
-        yield partial(RecordedBackend, sessions=sessions, endpoint=endpoint, handover=config.hand_over)
 
 
 def _describe_training(run: Run[Policy]) -> list[str]:

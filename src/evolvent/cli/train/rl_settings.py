@@ -82,7 +82,10 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
     slots: int = Field(default=192, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    endpoint: str = Field(default="", description="URL of an endpoint that plays; none: this process does")
+    endpoint: str = Field(
+        default="",
+        description="URL of an endpoint that plays (over ranks several, with commas); none: this process does",
+    )
     model: str = Field(default="", description="what that endpoint calls the policy")
     dialect: ServerDialect = Field(default="openai", description="what that endpoint speaks")
     hand_over: Path | None = Field(default=None, description="folder that the endpoint takes new weights from")

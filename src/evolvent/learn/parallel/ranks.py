@@ -98,19 +98,40 @@ class Ranks:
                 dist.all_reduce(value, group=group)
         return value
 
-    def gather(self, payload: bytes) -> list[bytes]:
-        """Returns the bytes of every rank, in the order of ranks, on all ranks; nothing is pickled."""
+    def gather(self, payload: bytes, *, group: dist.ProcessGroup | None = None) -> list[bytes]:
+        """Returns the bytes of every rank, in the order of ranks, on all ranks; nothing is pickled.
+
+        Args:
+            payload: the bytes of this rank.
+            group: a group of `open_side_group`; None: the group that the main thread uses.
+        """
         if self.devices is None:
             return [payload]
-        sizes = torch.zeros(self.mesh.size, dtype=torch.int64, device=self.device)
+        device = self.device if group is None else torch.device("cpu")
+        sizes = torch.zeros(self.mesh.size, dtype=torch.int64, device=device)
         sizes[self.rank] = len(payload)
-        dist.all_reduce(sizes)
+        dist.all_reduce(sizes, group=group)
         counts = sizes.tolist()
         own_bytes = torch.zeros(max(1, *counts), dtype=torch.uint8)
         own_bytes[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else 0
-        gathered = [torch.empty_like(own_bytes, device=self.device) for _ in counts]
-        dist.all_gather(gathered, own_bytes.to(self.device))
+        gathered = [torch.empty_like(own_bytes, device=device) for _ in counts]
+        dist.all_gather(gathered, own_bytes.to(device), group=group)
         return [part[:count].cpu().numpy().tobytes() for part, count in zip(gathered, counts, strict=True)]
+
+    def open_side_group(self, *, timeout_s: float) -> dist.ProcessGroup | None:
+        """Opens a second group of all ranks, in main memory, for what runs beside the main thread's updates.
+
+        All ranks call it together. Calls on different groups never mix, whichever thread comes first.
+
+        Args:
+            timeout_s: seconds after which waiting for a silent rank ends.
+        Returns:
+            the group; None in a single process.
+        """
+        if self.devices is None:
+            return None
+        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        return group
 
     def wait(self) -> None:
         """Waits until all ranks have come here."""
