@@ -59,7 +59,7 @@ def check_offload(config: OptimizerConfig, *, device_type: str, num_ranks: int =
         problems.append(Problem(place, message, "leave it out, or train on a device: --device cuda"))
     if num_ranks > 1:
         message = f"states of the optimizer cannot be offloaded over {num_ranks} ranks"
-        problems.append(Problem(place, message, "leave it out, and share the states: --parallel.shard"))
+        problems.append(Problem(place, message, f"leave it out, and share the states: --parallel.shard {num_ranks}"))
     if config.fuses or config.name == "sophiag" or not is_builtin(config.name):
         message = f"{config.name} cannot step on copies of the weights in main memory"
         problems.append(Problem(place, message, "leave it out, or use adamw, adan, lion or another built-in optimizer"))
