@@ -1,10 +1,11 @@
-"""Reinforcement learning over two ranks against one process, and with a rank that is killed on the way.
+"""Reinforcement learning over two ranks against one process, and with a player and a rank that are killed on the way.
 
     python -m benchmarks.rl_ranks [--policy smollm2] [--quick] [--json] [--save]
 
 `max_difference`: the largest difference of a loss, return or entropy to one process, as a share of values above 1, over
 `updates` of the weights.
-`resumes`, `lost`, `doubled`: of a run whose second rank is killed, which goes on in one process.
+`resumes`, `lost`, `doubled`: of a run whose ranks play in players. First a player of the second rank is killed
+(`player_killed`), an iteration later that rank, and the run goes on in one process.
 `two_ranks_efficiency`: tokens learned per CPU-second of two ranks, the CPU of both counted, over those of one process.
 The model is `--policy` with LoRA. Both learn the same tokens, and starting is left out: the CPU-seconds are those of
 the iterations beyond the first one.
@@ -50,6 +51,7 @@ RESULT = RESULTS / "rl_ranks.json"
 GOALS = {
     "max_difference": 2e-6,
     "resumes": True,
+    "player_killed": True,
     "two_ranks_efficiency": 0.85,
     "lost": 0,
     "doubled": 0,
@@ -122,18 +124,38 @@ def _episodes(folder: Path) -> Counter[str]:
     return Counter("/".join(one.id.split("/")[1:]) for one in stored if "practise" in one.id)
 
 
-def _kill_second_rank(argv: Sequence[str], folder: Path) -> bool:
-    """Starts two ranks, kills the second after an iteration, and returns whether the run ended with a failure."""
-    process, end = _start(2, argv), time.monotonic() + START_S
-    while not _iterations(folder) and process.poll() is None and time.monotonic() < end:
+def _list_children(pid: int) -> list[int]:
+    """Returns the processes that a process has started, the oldest first."""
+    listed = subprocess.run(["ps", "--ppid", str(pid), "-o", "pid="], capture_output=True, text=True)
+    return sorted(map(int, listed.stdout.split()))
+
+
+def _await_iterations(process: subprocess.Popen[str], folder: Path, count: int) -> bool:
+    """Waits until a run has logged so many iterations; returns whether it has, and goes on."""
+    end = time.monotonic() + START_S
+    while len(_iterations(folder)) < count and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
-    listed = subprocess.run(
-        ["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True, check=True
-    )
-    if listed.stdout.split():
-        os.kill(int(listed.stdout.split()[-1]), signal.SIGKILL)
+    return len(_iterations(folder)) >= count and process.poll() is None
+
+
+def _kill_player_and_rank(argv: Sequence[str], folder: Path) -> tuple[bool, bool]:
+    """Starts two ranks with a player each; kills the second one's player after an iteration, and then that rank.
+
+    Returns:
+        whether the player was killed and its rank went on, and whether the run then ended with a failure.
+    """
+    process = _start(2, argv)
+    ranks, players = list[int](), list[int]()
+    if _await_iterations(process, folder, 1):
+        ranks = _list_children(process.pid)
+        players = _list_children(ranks[-1]) if ranks else []
+    if players:
+        os.kill(players[-1], signal.SIGKILL)
+    went_on = bool(players) and _await_iterations(process, folder, 2)
+    if ranks and process.poll() is None:
+        os.kill(ranks[-1], signal.SIGKILL)
     process.communicate()
-    return process.returncode != 0
+    return went_on, process.returncode != 0
 
 
 def _measure_cpu(ranks: int, folder: Path, *, policy: str, iterations: int) -> float:
@@ -243,8 +265,9 @@ def report(*, policy: str, iterations: int, tasks: int, timed_iterations: int) -
         one, two, killed = (Path(temporary) / name for name in ("one", "two", "killed"))
         _run(1, _argv(one, iterations, tasks))
         _run(2, _argv(two, iterations, tasks))
-        was_ended = _kill_second_rank(_argv(killed, iterations, tasks), killed)
-        _run(1, ["train", "rl", "--resume", str(killed)])
+        in_players = _argv(killed, iterations, tasks, backend="here?players=2")
+        player_killed, was_ended = _kill_player_and_rank(in_players, killed)
+        _run(1, ["train", "rl", "--resume", str(killed), "--backend", "here"])
         expected, found = _episodes(one), _episodes(killed)
         lag_figures = measure_lag(repeats=3)
         cpu = [_measure_cpu(ranks, Path(temporary), policy=policy, iterations=timed_iterations) for ranks in (1, 2)]
@@ -253,6 +276,7 @@ def report(*, policy: str, iterations: int, tasks: int, timed_iterations: int) -
             "max_difference": _difference(one, two),
             "updates": int(sum(row.get("updates", 0) for row in _iterations(one).values())),
             "resumes": was_ended and len(_iterations(killed)) == iterations,
+            "player_killed": player_killed,
             "lost": len(expected - found),
             "doubled": sum(count - 1 for count in found.values()),
             "two_ranks_efficiency": round(cpu[0] / cpu[1], 3),
