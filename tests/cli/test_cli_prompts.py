@@ -108,6 +108,7 @@ def test_a_broken_reward_is_shown_once_with_its_line(folder, capsys, verb, caplo
     found = "reward 'broken' raised KeyError at score.py:11: got"
     if verb == "train":
         assert f"could not be scored: got 64 of 64, expected at most 50%. 64 of them: {found}" in error
+        assert caplog.text.count("score.py:11") == 1, "the measurement before has told it"
     else:
         count = 3 if verb == "eval" else 9
         assert f"{count} of {count} episodes could not be scored: {count} x {found}" in caplog.text

@@ -144,6 +144,24 @@ def test_a_bug_of_the_file_is_told_with_its_line_in_every_verb(folder, capsys, c
     assert (code, error) == (1, f"error: your code failed at {place}\n")
 
 
+def test_an_audit_without_an_expert_tells_the_line_of_a_bug(folder, capsys):
+    game = """import evolvent as ev
+
+class Open(ev.TextWorld):
+    name = "open"
+    def specs(self):
+        return [{"number": number} for number in range(10)]
+    def vocabulary(self):
+        return ["go", "left"]
+    def play(self, spec):
+        yield "go"
+        yield spec["numbr"]
+"""
+    (folder / "open.py").write_text(game, encoding="utf-8")
+    code, _, error = told(capsys, "worlds", "audit", "open.py:Open")
+    assert code == 1 and "the environment failed its check (walk 0) at open.py:11: KeyError: 'numbr'" in error
+
+
 def test_a_resumed_run_sees_an_edit_of_a_neighbor(folder, command):
     words = ("collect", "--worlds", "game.py:Line", "--limit", 3, "--to", "run")
     assert command(*words, cwd=folder).returncode == 0

@@ -143,10 +143,14 @@ class FailureCounts:
         failure = trajectory.failure
         if failure is None:
             return False
-        reason = re.split("[:;] got ", failure, maxsplit=1)[0]
+        reason = _reason_of(failure)
         self.examples.setdefault(reason, failure)
         self.by_reason[reason] += 1
         return self.by_reason[reason] == 1
+
+    def has_reason_of(self, trajectory: Trajectory) -> bool:
+        """Returns whether an episode failed for a reason that was recorded before."""
+        return trajectory.failure is not None and _reason_of(trajectory.failure) in self.by_reason
 
     def describe(self) -> str:
         """Returns a sentence with the most common reasons; empty where every episode was scored."""
@@ -157,6 +161,10 @@ class FailureCounts:
         total = f"{sum(self.by_reason.values())} of {self.episodes} episodes could not be scored"
         action = ". Fix that line and start again" if any(map(_PLACE.search, reasons)) else ""
         return f"{total}: {'; '.join(reasons)}{f'; and {others} other reasons' if others else ''}{action}"
+
+
+def _reason_of(failure: str) -> str:
+    return re.split("[:;] got ", failure, maxsplit=1)[0]
 
 
 def check_branches(starts: Sequence[Start], origins: BranchOrigins) -> None:

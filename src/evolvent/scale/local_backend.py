@@ -214,6 +214,7 @@ class LocalBackend:
     parallelism: Parallelism | None = None
     ranks: Ranks = SINGLE_PROCESS
     failures: FailureCounts = field(default_factory=FailureCounts)
+    _reported_failures: FailureCounts = field(default_factory=FailureCounts)  # of episodes that measure
     _tells_failures: ClassVar[bool] = True  # whether the end of a training tells them
     _lock: Any = field(default_factory=RLock)
     _engine: Engine | None = None
@@ -396,7 +397,10 @@ class LocalBackend:
                 failures=failures,
             )
             with closing(playing) as trajectories:
-                yield from trajectories
+                for trajectory in trajectories:
+                    if failures is None:
+                        self._reported_failures.record(trajectory)
+                    yield trajectory
             del playing, trajectories  # with the conversations, whose nodes hold keys and values
             if isinstance(engine, LocalEngine):
                 engine.release_unused()
@@ -497,7 +501,7 @@ class LocalBackend:
             ):
                 origins.parents, before = parents, origins.replayed  # here: what is played ahead has other parents
                 for trajectory in played:
-                    if self.failures.record(trajectory):
+                    if self.failures.record(trajectory) and not self._reported_failures.has_reason_of(trajectory):
                         _log.warning("an episode could not be scored: %s", trajectory.failure)
                     found[trajectory.id] = trajectory
                     while names and names[0] in found:

@@ -22,8 +22,8 @@ from evolvent.errors import (
     InvalidAction,
     SessionGone,
     WrongStep,
-    boundary,
     unknown_name_problem,
+    user_boundary,
 )
 from evolvent.serve.host import ResetResult, SessionSnapshot, SessionState, StepResult
 from evolvent.serve.wire import EpisodeEnded, NotFound
@@ -147,7 +147,7 @@ class TableSession:
 
 
 class _StepBoundary:
-    """`boundary` for the steps of a world: it is made once, and costs almost nothing without an error."""
+    """`user_boundary` for the steps of a world: it is made once, and costs almost nothing without an error."""
 
     __slots__ = ("_name",)
 
@@ -161,7 +161,7 @@ class _StepBoundary:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            with boundary(EnvLost, f"world {self._name!r} failed in step"):
+            with user_boundary(EnvLost, f"world {self._name!r} failed in step"):
                 raise error
 
 
@@ -179,7 +179,7 @@ def begin_episode(world: World, task: Task, seed: int | None) -> tuple[Env, Rese
     Raises:
         EnvLost: an error of the world, or an observation that is not text.
     """
-    with boundary(EnvLost, f"world {world.name!r} failed in reset", task=task.id):
+    with user_boundary(EnvLost, f"world {world.name!r} failed in reset", task=task.id):
         with ExitStack() as cleanup:
             env = world.make(task)
             cleanup.callback(env.close)

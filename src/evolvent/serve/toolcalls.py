@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from evolvent.errors import EvolventError, InvalidAction, SampleInvalid, boundary, find_nearest
+from evolvent.errors import EvolventError, InvalidAction, SampleInvalid, boundary, find_nearest, user_boundary
 from evolvent.grade.markdown import unwrap
 from evolvent.grade.thoughts import split_thoughts
 from evolvent.messages import Call, Tool
@@ -80,7 +80,7 @@ def list_tools(world: World, task: Task) -> tuple[Tool, ...]:
     """
     if not isinstance(world, HasTools):
         return (ACT,)
-    with boundary(EvolventError, f"world {world.name!r} failed in toolbox"):
+    with user_boundary(EvolventError, f"world {world.name!r} failed in toolbox"):
         return tuple(world.toolbox(task).tools)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.errors import EvolventError, Problem, SessionGone, WorldError, boundary
+from evolvent.errors import EvolventError, Problem, SessionGone, WorldError, user_boundary
 from evolvent.trajectory import Value
 from evolvent.worlds.base import Env, Forkable, Info, Reply
 
@@ -90,7 +90,7 @@ def check_env(
     """
     problems: list[Problem] = []
     for walk in range(walks):
-        with boundary(WorldError, "the environment failed its check", walk=walk):
+        with user_boundary(WorldError, f"the environment failed its check (walk {walk})"):
             problems += _check_walk(make, Random(seed + walk), steps, choose=choose, forkable=forkable)
     first_problems: dict[str, Problem] = {}
     for problem in problems:

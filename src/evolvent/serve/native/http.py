@@ -22,6 +22,7 @@ from evolvent.errors import (
     WorldError,
     boundary,
     unknown_name_problem,
+    user_boundary,
 )
 from evolvent.serve.app import PrefixRoute, StaticRoute, send_not_allowed
 from evolvent.serve.calls import CallRunner
@@ -341,7 +342,7 @@ class _NativeApp:
 
         Wordle's table of all marks takes a second. Whoever asks meanwhile waits, else the loop would build it too.
         """
-        with boundary(WorldError, f"world {name!r} failed in expert"):
+        with user_boundary(WorldError, f"world {name!r} failed in expert"):
             result: T = await self._calls.run(call, _CALL_TIMEOUT_S)
         self._met.add(name)
         return result
@@ -377,7 +378,7 @@ class _NativeApp:
 
     async def _call_world(self, world: World, operation: str, call: Callable[[], T]) -> T:
         """Calls a world: on a thread if it may block, else directly (its methods need not be safe for threads)."""
-        with boundary(WorldError, f"world {world.name!r} failed in {operation}"):
+        with user_boundary(WorldError, f"world {world.name!r} failed in {operation}"):
             if not world.run_in_thread:
                 return call()
             result: T = await self._calls.run(call, _CALL_TIMEOUT_S)
