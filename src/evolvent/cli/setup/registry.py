@@ -329,6 +329,16 @@ def resolve_model_folder(name: str) -> Path:
     return _last_policy(folder) if is_run else folder
 
 
+def check_policy_name(name: str) -> None:
+    """Checks that a policy exists. No weights are read and torch is not imported, so that a mistake is told at once.
+
+    Raises:
+        ConfigError and others: see `resolve_model_folder`.
+    """
+    if name not in POLICIES:
+        resolve_model_folder(name)
+
+
 def find_control_policy(name: str) -> Path | None:
     """Returns the folder of a trained policy over numbers: that of a run, or the folder itself; None: it is none."""
     folder = Path(name)

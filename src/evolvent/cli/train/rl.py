@@ -23,7 +23,7 @@ from evolvent.cli.setup.model_defaults import fill_model_defaults, find_train_de
 from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.setup.prompting import check_listed_actions, fill_history, load_prompted_worlds
 from evolvent.cli.setup.record import RunRecord, choose_run_folder
-from evolvent.cli.setup.registry import resolve_policy
+from evolvent.cli.setup.registry import check_policy_name, resolve_policy
 from evolvent.cli.setup.run_setup import (
     RunSetup,
     count_panel_episodes,
@@ -248,9 +248,9 @@ def _run_in_worlds(
     name: str, method: Method, args: Any, argv: Sequence[str], *, console: Console, coordinator: RankCoordinator | None
 ) -> int:
     """Trains by playing; returns the exit code."""
-    from evolvent.cli.train.planning import check_rl_memory
-
     world_size = 1 if coordinator is None else coordinator.world
+    if not args.resume:
+        check_policy_name(args.config.policy)
     facts = read_model_facts(args.config.policy, adapter=args.config.adapter.kind)
     config = _restrict_practice(fill_model_defaults(args.config, facts, console, policy=args.config.policy))
     parallelism = choose_practice_layout(
@@ -265,13 +265,16 @@ def _run_in_worlds(
     backend = share_players(config.backend, num_ranks=world_size, rank=rank)
     own_share = {"backend": backend, "parallel": parallelism}
     own_config = config.model_copy(update=own_share)
-    _check_savings(own_config)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)
     print_world_notes(console, worlds_by_name)
     check_isolation(worlds_by_name, backend=config.backend)
     tasks = _choose_tasks(worlds_by_name, config)
     _check_actions(config, worlds_by_name, name)
+
+    from evolvent.cli.train.planning import check_rl_memory  # with torch: mistakes in worlds and files are told before
+
+    _check_savings(own_config)
     folder = args.resume or (choose_run_folder("rl", config.output_dir) if rank == 0 else config.output_dir)
     config, initial = _load_initial_policy(config, list(worlds_by_name.values()), console, world_size=world_size)
     check_model_layout(initial, parallelism, world_size=world_size, adapter=config.adapter.kind)
