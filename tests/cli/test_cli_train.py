@@ -115,7 +115,7 @@ def test_it_goes_on_with_the_same_losses(data, whole, tmp_path, capsys, number, 
     assert first == taken == 17 if number != signal.SIGKILL else first in (7, 14) and taken == 16
     assert sums.apart(run, whole) == 0.0, "equal bit for bit"
     one, other = (load_policy(folder / "model").model.state_dict() for folder in (run, whole))
-    assert all(weight.draw_equality(other[name]) for name, weight in one.items())
+    assert all(weight.equal(other[name]) for name, weight in one.items())
 
 
 def test_after_the_last_step_there_is_nothing_left_to_do(whole, tmp_path, capsys):
