@@ -16,7 +16,7 @@ def play(http: httpx2.Client, model: str, door: str) -> float:
         reply = http.post("/chat/completions", json=body, headers=headers).raise_for_status().json()
         action = reply["choices"][0]["message"]["content"]
         room += {"go right": 1, "go left": -1}.get(action, 0)
-        if room == (2 if door == "right" else -2):
+        if room == (2 if door.startswith("right") else -2):
             reward = 1.0
             break
         messages.append({"role": "assistant", "content": action})

@@ -15,7 +15,7 @@ def play(client: openai.OpenAI, model: str, dish: str) -> float:
     messages = [{"role": "user", "content": f"price of {dish}"}]
     reward = 0.0
     for _ in range(2):
-        reply = client.chat.completions.create(model=model, messages=messages, tools=TOOLS, max_tokens=16)
+        reply = client.chat.completions.create(model=model, messages=messages, tools=TOOLS, max_tokens=32)
         message = reply.choices[0].message
         if not message.tool_calls:
             break
