@@ -1,8 +1,8 @@
 """The agents of examples/agents with SmolLM2: GRPO learns from their sessions, and they win more on tasks it never saw.
 
 A pretrained model of 135 million weights does not know the forms of these agents: it wins none of their episodes, and
-GRPO has nothing to compare. So it imitates the form first, with answers drawn at random, as a few examples of one's own
-would warm it up. After that it wins by chance; which answer is right is taught by the reward alone.
+GRPO has nothing to compare. So it imitates the form first, from examples whose answers are wrong half of the time or
+more, as a few examples of one's own would warm it up. From then on the reward alone tells which answers are right.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Setup:
     Args:
         name: its file in examples/agents.
         tasks: texts that `play` takes; GRPO sees the first `num_training` of them.
+        imitation_steps: updates of the imitation of its form.
+        tasks_per_iteration: of GRPO.
         render_examples: returns conversations about training tasks with every reply of the agent's form.
         connect: yields a function that plays a task on a server and returns its reward.
     """
@@ -64,6 +66,8 @@ class Setup:
     name: str
     tasks: tuple[str, ...]
     num_training: int
+    imitation_steps: int
+    tasks_per_iteration: int
     render_examples: Callable[[ModuleType, tuple[str, ...]], list[Row]]
     connect: Callable[[ModuleType, str], object]
 
@@ -77,14 +81,14 @@ def ask(text: str, *replies: str, system: str = "", then: str = "") -> Row:
 
 
 def render_calls(agent: ModuleType, dishes: tuple[str, ...]) -> list[Row]:
-    """Every dish is asked for, and every dish is looked up. SmolLM2 has no template for tools: they stand in a text."""
+    """Half of the calls ask for the right dish. SmolLM2 has no template for tools: they stand in a text."""
     tools = tuple(map(Tool.of_openai, agent.TOOLS))
-    prompts = [
-        FourBlocks().render(CallSample(dish, (Message("user", f"price of {dish}"),), tools, ())).prompt
-        for dish in dishes
-    ]
-    calls = [f'[{{"name": "price", "arguments": {{"of": "{dish}"}}}}]' for dish in DISHES]
-    return [ask(prompt, call) for prompt in prompts for call in calls]
+    generator, rows = np.random.default_rng(0), []
+    for dish in dishes:
+        prompt = FourBlocks().render(CallSample(dish, (Message("user", f"price of {dish}"),), tools, ())).prompt
+        arguments = [dish] * 4 + [str(other) for other in generator.choice(DISHES, 4)]
+        rows += [ask(prompt, f'[{{"name": "price", "arguments": {{"of": "{argument}"}}}}]') for argument in arguments]
+    return rows
 
 
 @contextmanager
@@ -106,10 +110,14 @@ def connect_react_agent(agent: ModuleType, url: str) -> Iterator[Play]:
 
 
 def render_paintings(agent: ModuleType, colors: tuple[str, ...]) -> list[Row]:
-    """The planner paints or waits, the worker takes any color."""
-    plans = [ask(color, plan, system="plan") for color in colors for plan in ("paint", "wait")]
-    works = itertools.product(("paint", "wait"), colors, COLORS)
-    return plans * 4 + [ask(f"{plan} {color}", answer, system="work") for plan, color, answer in works]
+    """The planner paints or waits, the worker takes the right color half of the time."""
+    generator, rows = np.random.default_rng(0), []
+    for color in colors:
+        rows += [ask(color, plan, system="plan") for plan in ("paint", "wait")] * 3
+        for plan in ("paint", "wait"):
+            answers = [color] * 3 + [str(other) for other in generator.choice(COLORS, 3)]
+            rows += [ask(f"{plan} {color}", answer, system="work") for answer in answers]
+    return rows
 
 
 @contextmanager
@@ -122,9 +130,9 @@ def connect_team_agent(agent: ModuleType, url: str) -> Iterator[Play]:
 
 
 SETUPS = [
-    Setup("tool_agent", DISHES, 8, render_calls, connect_tool_agent),
-    Setup("react_agent", DOORS, 10, render_walks, connect_react_agent),
-    Setup("team_agent", COLORS, 8, render_paintings, connect_team_agent),
+    Setup("tool_agent", DISHES, 8, 40, 4, render_calls, connect_tool_agent),
+    Setup("react_agent", DOORS, 10, 24, 8, render_walks, connect_react_agent),
+    Setup("team_agent", COLORS, 8, 40, 8, render_paintings, connect_team_agent),
 ]
 
 
@@ -143,7 +151,18 @@ def imitate_form(setup: Setup, agent: ModuleType, folder: Path) -> None:
     data = folder.with_suffix(".jsonl")
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     argv = ["train", "sft", data, "--policy", "smollm2", *NUMBERS, *LORA, "--output_dir", folder]
-    argv += ["--train.lr", 1e-3, "--train.max_steps", 24, "--train.warmup_steps", 2, "--train.batch_tokens", 1024]
+    argv += [
+        "--train.lr",
+        1e-3,
+        "--train.max_steps",
+        setup.imitation_steps,
+        "--train.epochs",
+        20,
+        "--train.warmup_steps",
+        2,
+        "--train.batch_tokens",
+        1024,
+    ]
     argv += ["--train.dtype", "bfloat16"]
     assert main([*map(str, argv)]) == 0
 
@@ -188,7 +207,7 @@ def improve(setup: Setup, agent: ModuleType, base: Path, folder: Path) -> str:
                 "adapter.existing": "continue",
                 "train.lr": 5e-4,
                 "rl.practice.iterations": ITERATIONS,
-                "rl.practice.tasks_per_iteration": 8,
+                "rl.practice.tasks_per_iteration": setup.tasks_per_iteration,
                 "rl.practice.group_size": 8,
             }
             argv = [argument for key, value in settings.items() for argument in (f"--{key}", str(value))]
