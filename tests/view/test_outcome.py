@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from evolvent.view import page
 from evolvent.view.data import Episode, ReportData, Result, RunInfo
 from evolvent.view.outcome import build_headline, build_panels, compare_kinds, select_pairs
 
@@ -140,3 +141,23 @@ def test_pairs_take_turns_and_use_the_last_round() -> None:
     ]
     assert {pair.after.round for pair in shown} == {2}
     assert len(select_pairs(data, max_pairs=2)) == 2
+
+
+def test_a_measurement_is_told_alone() -> None:
+    info = RunInfo(seed="0", arms=("base",))
+    data = ReportData(info=info, results=(result("base", 0, [1.0, 0.0, 0.0, 1.0]),))
+    headline = build_headline(data, build_panels(data))
+    assert headline.is_measurement and headline.sentence == "The policy succeeds in 50.0 % of 4 tasks."
+    withheld = ReportData(info=info, results=(result("base", 0, [None, 1.0]),))
+    sentence = build_headline(withheld, build_panels(withheld)).sentence
+    assert sentence == "1 of 2 tasks could not be scored, so no success is given."
+    nothing = ReportData(info=info)
+    assert build_headline(nothing, build_panels(nothing)).sentence == "Nothing was measured yet."
+    assert not build_headline(report_of(BASE), build_panels(report_of(BASE))).is_measurement
+
+
+def test_the_report_of_a_measurement_names_no_other_arm() -> None:
+    info = RunInfo(name="measured", seed="0", arms=("base",))
+    text = page(ReportData(info=info, results=(result("base", 0, [1.0, 0.0]),)))
+    assert "The policy succeeds in 50.0" in text and "Success, 95 % interval" in text
+    assert not any(word in text for word in ("Control<", "After cloning", "after cloning", "Success by round"))

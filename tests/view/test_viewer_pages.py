@@ -479,3 +479,14 @@ def test_what_is_not_there(server):
         answer = server.client.get(path)
         assert answer.status_code == 404 and "There is nothing here" in answer.text, path
     assert server.client.get("/compare").status_code == 400
+
+
+def test_the_list_of_runs_counts_iterations_and_not_measurements(tmp_path):
+    run = tmp_path / "grpo"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"schema": 1, "name": "grpo"}), encoding="utf-8")
+    rows = [{"kind": "practise", "step": 6, "loss": 0.5}, {"kind": "evaluate", "step": 1}]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    library = Library(tmp_path)
+    (entry,) = library.runs()
+    assert library.status(entry).step == 6

@@ -159,6 +159,8 @@ def iterate_rows(path: Path) -> Iterator[tuple[str, object]]:
         with open_unpacked(path) as file:
             head = file.read(4096)
     except StoreError as error:
+        if not path.exists():
+            raise ConfigError(f"{path} cannot be read: the file does not exist", hint="check the path") from error
         raise ConfigError(f"{path} cannot be read: {error.value or error}", hint="check the path") from error
     if not head.strip():
         raise ConfigError(f"{path} is empty", expected="rows of JSON lines, JSON, CSV or Parquet")

@@ -236,7 +236,8 @@ def _read_info(path: Path) -> Mapping[str, object]:
 
 def _read_status(run: RunEntry) -> RunStatus:
     rows = list(_read_last_rows(run.folder / "metrics.jsonl"))
-    step = next((number for row in rows if (number := as_number(row.get("step"))) is not None), None)
+    trained_rows = [row for row in rows if row.get("kind") != "evaluate"]  # a measurement counts its own steps
+    step = next((n for row in (*trained_rows, *rows) if (n := as_number(row.get("step"))) is not None), None)
     loss = next((number for row in rows if (number := as_number(row.get("loss"))) is not None), None)
     means = [as_number(row.get("mean")) for row in _newest_stage_rows(run.folder / "results.jsonl")]
     known_means = [mean for mean in means if mean is not None]

@@ -71,7 +71,10 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The primary comparison: plain means over the panels of the held-out tiers (rates 0..1)."""
+    """The primary comparison: plain means over the panels of the held-out tiers (rates 0..1).
+
+    `is_measurement`: one policy was measured, and nothing was compared.
+    """
 
     tiers: tuple[str, ...]
     worlds: tuple[str, ...]
@@ -82,6 +85,7 @@ class Headline:
     ceiling: float | None
     difference: Interval | None
     sentence: str
+    is_measurement: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +198,38 @@ def build_headline(data: ReportData, evaluated_panels: Sequence[Panel]) -> Headl
     rounds = {panel.compared.round for panel in primary_panels if panel.compared}
     ceiling = _mean_or_none(data.floors.get((panel.world, panel.tier), {}).get("expert") for panel in primary_panels)
     main = main_arm(data)
+    base = _mean_or_none(panel.base.mean if panel.base else None for panel in primary_panels)
+    is_measurement = is_measured_alone(data)
+    comparison = _build_sentence(main, difference, reason)
     return Headline(
         tiers=tiers,
         worlds=tuple(dict.fromkeys(panel.world for panel in primary_panels)),
         round=max(rounds, default=None),
-        base=_mean_or_none(panel.base.mean if panel.base else None for panel in primary_panels),
+        base=base,
         main=_mean_or_none(panel.compared.mean if panel.compared else None for panel in primary_panels),
         control=_mean_or_none(panel.control.mean if panel.control else None for panel in primary_panels),
         ceiling=ceiling,
         difference=difference,
-        sentence=_build_sentence(main, difference, reason),
+        sentence=_describe_measurement(base, primary_panels) if is_measurement else comparison,
+        is_measurement=is_measurement,
     )
+
+
+def is_measured_alone(data: ReportData) -> bool:
+    """Returns whether a run measured one policy, as `evolvent eval` does, and has no other arm."""
+    return tuple(data.info.arms) == ("base",) and {row.arm for row in data.results} <= {"base"}
+
+
+def _describe_measurement(success: float | None, primary_panels: Sequence[Panel]) -> str:
+    results = [panel.base for panel in primary_panels if panel.base]
+    if not results:
+        return "Nothing was measured yet."
+    num_tasks = sum(result.n for result in results)
+    num_errors = sum(result.errors for result in results)
+    tasks = f"{num_tasks} task{'s'[: num_tasks != 1]}"
+    if success is None:
+        return f"{num_errors} of {tasks} could not be scored, so no success is given."
+    return f"The policy succeeds in {100 * success:.1f} % of {tasks}."
 
 
 def _build_sentence(main: str, difference: Interval | None, reason: str) -> str:
