@@ -204,8 +204,10 @@ def _check_names(config: RecipeConfig) -> None:
     """Checks that the data and the policy exist, before torch is imported; raises ConfigError with both mistakes."""
     problems: list[Problem] = []
     data = getattr(config, "data", None)
-    checks = [partial(holds_episodes, data)] if isinstance(data, Path) and not data.exists() else []
-    for setting, check in zip(("policy", "data"), (partial(check_policy_name, config.policy), *checks), strict=False):
+    checks: dict[str, Callable[[], object]] = {"policy": partial(check_policy_name, config.policy)}
+    if isinstance(data, Path) and not data.exists():
+        checks["data"] = partial(holds_episodes, data)
+    for setting, check in checks.items():
         try:
             check()
         except ConfigError as error:
