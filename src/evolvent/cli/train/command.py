@@ -15,14 +15,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
 from evolvent.cli.setup.model_defaults import fill_model_defaults, read_model_facts
-from evolvent.cli.setup.registry import check_policy_name
 from evolvent.cli.setup.settings import Command, ParsedCommand, parse_command, read_verb
 from evolvent.cli.terminal.console import make_console
 from evolvent.cli.train.data import find_run_worlds, holds_episodes, summarize_episodes
@@ -165,9 +163,6 @@ def _parse_arguments(argv: Sequence[str], console: Console) -> _ParsedArguments:
 
 def _run_recipe(parsed: _ParsedArguments, logger: Logger) -> int:
     """Checks that the training can begin, and trains."""
-    if parsed.args is not None and not parsed.args.resume:
-        _check_names(parsed.args.config)
-
     import torch
 
     from evolvent.cli.train.job import TrainingCommand
@@ -198,22 +193,6 @@ def _run_recipe(parsed: _ParsedArguments, logger: Logger) -> int:
     ) as ranks:
         inputs = replace(inputs, device=ranks.device)
         return TrainingCommand(name, request, inputs=inputs, tuned=tuned_policy, ranks=ranks, logger=logger).run()
-
-
-def _check_names(config: RecipeConfig) -> None:
-    """Checks that the data and the policy exist, before torch is imported; raises ConfigError with both mistakes."""
-    problems: list[Problem] = []
-    data = getattr(config, "data", None)
-    checks: dict[str, Callable[[], object]] = {"policy": partial(check_policy_name, config.policy)}
-    if isinstance(data, Path) and not data.exists():
-        checks["data"] = partial(holds_episodes, data)
-    for setting, check in checks.items():
-        try:
-            check()
-        except ConfigError as error:
-            problems += [replace(row, where=setting) if row.where == "input" else row for row in error.problems]
-    if problems:
-        raise ConfigError(problems)
 
 
 def _fill_run_worlds(config: RecipeConfig, console: Console | None) -> RecipeConfig:
