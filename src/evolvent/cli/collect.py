@@ -16,7 +16,6 @@ from evolvent.cli.setup.model_defaults import print_budget, read_model_facts
 from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.setup.prompting import fill_history
 from evolvent.cli.setup.record import RunRecord, check_code, choose_run_folder, record_run
-from evolvent.cli.setup.registry import check_policy_name
 from evolvent.cli.setup.settings import Command, parse_command
 from evolvent.cli.terminal.console import format_rate
 from evolvent.cli.terminal.progress import Progress
@@ -69,8 +68,6 @@ def run(argv: Sequence[str], console: Console) -> int:
     if args is None:
         return 0
     config = args.config
-    if config.agent.kind == "policy":
-        check_policy_name(config.policy)
     facts = read_model_facts(config.policy if config.agent.kind == "policy" else "xs")
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = config.agent.load_worlds(config.worlds, prompt)

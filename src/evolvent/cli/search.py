@@ -22,7 +22,6 @@ from evolvent.cli.setup.model_defaults import print_budget, read_model_facts
 from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.setup.prompting import fill_history, load_prompted_worlds
 from evolvent.cli.setup.record import RunRecord, check_code, choose_run_folder, record_run
-from evolvent.cli.setup.registry import check_policy_name
 from evolvent.cli.setup.run_setup import write_report
 from evolvent.cli.setup.settings import Command, parse_command
 from evolvent.cli.terminal.console import format_rate, render_table
@@ -204,7 +203,6 @@ def run(argv: Sequence[str], console: Console) -> int:
     if args is None:
         return 0
     config = args.config
-    check_policy_name(config.policy)
     facts = read_model_facts(config.policy)
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=facts.is_pretrained)
     worlds_by_name = load_prompted_worlds(config.worlds, prompt)

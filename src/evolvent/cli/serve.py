@@ -19,7 +19,7 @@ from evolvent.cli.setup.model_defaults import print_budget, read_model_facts
 from evolvent.cli.setup.prompt_data import load_reward
 from evolvent.cli.setup.prompting import HistoryConfig, fill_history
 from evolvent.cli.setup.record import RunRecord, read_run_verb, record_run
-from evolvent.cli.setup.registry import POLICIES, check_policy_name, load_worlds, require_train_extra, resolve_policy
+from evolvent.cli.setup.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
 from evolvent.cli.setup.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.setup.world_registry import TOKEN_VARIABLE
 from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
@@ -137,7 +137,6 @@ def run(argv: Sequence[str], console: Console) -> int:
     access, dialects = _check_config(config)
     if config.policy is not None:
         require_train_extra("evolvent serve --policy")
-        check_policy_name(config.policy)
     with listen(config.host, config.port) as bound, ExitStack() as open_record:
         if config.policy is not None:
             print_budget(console, read_model_facts(config.policy), config.device)
