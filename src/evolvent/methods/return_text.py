@@ -20,7 +20,6 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, NonFinite, SampleInvalid
-from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.returns import reward_to_go
 from evolvent.models.sequence_bins import QuantileBins
 from evolvent.run import Run
@@ -220,6 +219,8 @@ def return_text(policy: P, recorded: Sequence[Trajectory], *, config: ReturnText
         ConfigError: nothing was recorded.
         SampleInvalid: a step has no reward.
     """
+    from evolvent.learn.objectives import weighted_nll
+
     if not any(trajectory.steps for trajectory in recorded):
         raise ConfigError("no trajectory to learn from", value=len(recorded), expected="trajectories with steps")
     data = (
