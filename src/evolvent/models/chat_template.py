@@ -57,6 +57,10 @@ def _fill(text: str, contents: Mapping[str, Piece]) -> list[Piece]:
     return pieces
 
 
+_NO_TOOLS = "it does not show tools"
+_NO_TOOLS_HINT = "evolvent train hammer shows tools in a prompt, as evolvent serve does; or use another model"
+
+
 class _Refusal(ValueError):
     """A template that refuses a conversation, or drops a part of it."""
 
@@ -721,7 +725,7 @@ class ChatTemplate:
 def _check_tools(text: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
     """Refuses a template that shows neither tools nor calls; DeepSeek-V3's shows calls alone."""
     if any(tool.name not in text for tool in tools) and not any(message.calls for message in messages):
-        raise _Refusal("it does not show tools")
+        raise _Refusal(_NO_TOOLS)
 
 
 def _content_end(text: str, message: int) -> int:
@@ -738,4 +742,5 @@ def _sample_errors() -> Iterator[None]:
     try:
         yield
     except (_Refusal, LimitExceeded) as error:
-        raise SampleInvalid("the chat template cannot write a conversation", value=str(error)) from error
+        hint = _NO_TOOLS_HINT if str(error) == _NO_TOOLS else None
+        raise SampleInvalid("the chat template cannot write a conversation", value=str(error), hint=hint) from error
