@@ -43,6 +43,7 @@ from benchmarks.rl_step_work import CLIP, RATE, SHAPES, Shape, practising, rewar
 from benchmarks.study import exit_on_problems
 from evolvent.engine.fused import FusedDecoder
 from evolvent.errors import ConfigError, Problem
+from evolvent.learn import forward
 from evolvent.learn.learner import TrainConfig
 from evolvent.models.policy import Policy
 
@@ -64,6 +65,7 @@ class Clocks:
                 (LlamaForCausalLM, "forward"),
                 (FusedDecoder, "forward"),
                 (FusedDecoder, "logits"),
+                (forward, "head_logprobs"),
                 (torch.autograd, "backward"),
             ):
                 patched.enter_context(patch.object(owner, name, self._clocked(getattr(owner, name))))
