@@ -283,7 +283,7 @@ def test_calls_of_a_template_without_calls_are_refused():
     chat = Chat(byte_tokenizer(CHATML, CHATML_MARKS))
     with pytest.raises(SampleInvalid, match="drops a turn of the assistant that calls tools"):
         conversation_sequence("row", CONVERSATION, chat)
-    with pytest.raises(SampleInvalid, match="does not show tools.*train hammer"):
+    with pytest.raises(SampleInvalid, match=r"does not show tools.*train hammer"):
         conversation_sequence("row", CONVERSATION[4:], chat, tools=[WEATHER])
 
 
