@@ -86,7 +86,7 @@ def render_calls(agent: ModuleType, dishes: tuple[str, ...]) -> list[Row]:
     generator, rows = np.random.default_rng(0), []
     for dish in dishes:
         prompt = FourBlocks().render(CallSample(dish, (Message("user", f"price of {dish}"),), tools, ())).prompt
-        arguments = [dish] * 4 + [str(other) for other in generator.choice(DISHES, 4)]
+        arguments = [dish] * 2 + [str(other) for other in generator.choice(DISHES, 4)]
         rows += [ask(prompt, f'[{{"name": "price", "arguments": {{"of": "{argument}"}}}}]') for argument in arguments]
     return rows
 
