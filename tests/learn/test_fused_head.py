@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, Gemma2Config, GraniteConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, GraniteConfig, LlamaConfig, LlamaForCausalLM
 
 from evolvent.learn import forward
 from evolvent.learn.forward import compute_outputs
@@ -79,11 +79,25 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-def build_model(config_class, **settings):
+class HalfLogits(LlamaForCausalLM):
+    """Changes its head's logits as no setting tells."""
+
+    def forward(self, *arguments, **options):
+        output = super().forward(*arguments, **options)
+        output.logits = 0.5 * output.logits
+        return output
+
+
+def build_model(config_class, *, model_class=AutoModelForCausalLM, **settings):
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = config_class(**sizes, num_key_value_heads=2, head_dim=8, vocab_size=512, **settings)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = (
+        model_class.from_config(config, attn_implementation="eager")
+        if model_class is AutoModelForCausalLM
+        else model_class(config)
+    )
+    model.eval()
     model.value_head = nn.Linear(16, 1)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(20.0)
@@ -98,16 +112,17 @@ def build_batch(count=24):
     return Batch(ids, index, targets, torch.ones(len(index)), (0, 1), 2 * count)
 
 
-MODELS = {
+MODELS = {  # config, settings, and what is known of the head afterwards; None: never asked, as settings tell
     "llama": (LlamaConfig, {}, True),
-    "gemma2": (Gemma2Config, {"final_logit_softcapping": 2.0}, False),
-    "granite": (GraniteConfig, {"logits_scaling": 3.0}, False),
+    "half logits": (LlamaConfig, {"model_class": HalfLogits}, False),
+    "gemma2": (Gemma2Config, {"final_logit_softcapping": 2.0}, None),
+    "granite": (GraniteConfig, {"logits_scaling": 3.0}, None),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_of_models_are_those_of_whole_logits(monkeypatch, name):
-    config_class, settings, is_fused = MODELS[name]
+    config_class, settings, keeps_logits = MODELS[name]
     model, batch = build_model(config_class, **settings), build_batch()
     model.get_output_embeddings().weight.requires_grad_(False)
     results = []
@@ -123,7 +138,21 @@ def test_outputs_of_models_are_those_of_whole_logits(monkeypatch, name):
     for fused in results[1:]:
         for ours, theirs in zip(fused, results[0], strict=True):
             assert torch.allclose(ours, theirs, atol=1e-5)
-    assert getattr(model.get_output_embeddings(), forward._KEEPS_LOGITS) is is_fused
+    assert getattr(model.get_output_embeddings(), forward._KEEPS_LOGITS, None) is keeps_logits
+
+
+def test_head_of_zeros_does_not_hide_what_a_model_does_with_its_logits(monkeypatch):
+    monkeypatch.setattr(forward, "_MIN_FUSED_HEAD", 1)
+    model, batch = build_model(LlamaConfig, model_class=HalfLogits), build_batch()
+    head = model.get_output_embeddings()
+    weight = head.weight.detach().clone()
+    with torch.no_grad():
+        head.weight.zero_()
+        assert torch.allclose(compute_outputs(model, batch).logprobs, torch.tensor(-np.log(512.0)).float())
+        head.weight.copy_(weight)
+        in_blocks = compute_outputs(model, batch).logprobs
+        monkeypatch.setattr(forward, "_MIN_FUSED_HEAD", 1 << 40)
+        assert torch.allclose(in_blocks, compute_outputs(model, batch).logprobs, atol=1e-5)
 
 
 def test_frozen_head_computes_no_tensor_of_all_logits(monkeypatch):

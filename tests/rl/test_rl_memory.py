@@ -86,7 +86,9 @@ def test_a_model_that_can_be_counted_by_hand(model):
     assert ahead.engine == (1 + 2) * 4 * WEIGHTS + 2 * WEIGHTS and ahead.text == TEXT // 2
 
 
-@pytest.mark.parametrize("changes", [{"device": "cuda"}, {"prefetched": 1}, {"players": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"load": replace(WORK.load, device="cuda")}, {"prefetched": 1}, {"players": 2}], ids=str
+)
 def test_an_engine_that_stays_is_there_in_an_update(model, changes):
     update = estimate_memory(model, ONE, ADAMW, load=WORK.load)
     kept = estimate_rl_memory(model, ONE, ADAMW, work=replace(WORK, **changes))
@@ -119,7 +121,7 @@ def test_what_waits_in_main_memory_is_not_counted(model):
     assert (estimates["optimizer"].optimizer, estimates["optimizer"].reference) == (0, 4 * WEIGHTS)
     assert (estimates["both"].optimizer, estimates["both"].reference) == (0, 0)
     assert estimates["both"].total == plain.total - STATES - 4 * WEIGHTS
-    on_card = replace(WORK, device="cuda")
+    on_card = replace(WORK, load=replace(WORK.load, device="cuda"))
     plans = suggest_rl_plans(model, ONE, ADAMW, work=on_card, available=int(0.8 * plain.required))
     assert "--train.offload both" in [plan.settings for plan in plans]
     plans = suggest_rl_plans(model, ONE, ADAMW, work=WORK, available=int(0.8 * plain.required))

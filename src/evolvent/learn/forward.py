@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Layout",
+    "allows_blocks",
     "can_pack",
     "cast_weights",
     "compute_outputs",
-    "computes_in_blocks",
     "eval_mode",
     "frozen",
     "model_inputs",
@@ -49,6 +49,7 @@ _MAX_DIFFERENCE = 1e-4  # of a log-probability in float32
 _MEAN_DIFFERENCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of models that are too large for a copy in float32
 _MAX_COPIED = 10_000_000  # weights of a model that is tried in float32
 _KEEPS_LOGITS = "_model_keeps_logits"  # attribute of a head: whether its model returns the head's logits unchanged
+_LOGIT_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale")  # of models that change their logits
 _MIN_FUSED_HEAD = 1 << 23  # weights of a head whose log-probabilities are computed in blocks
 _MAX_TRAINED_LOGITS = 1 << 26  # of a forward with a trained head: 256 MiB in float32
 
@@ -213,12 +214,13 @@ def compute_outputs(
         hidden: `[B, T, H]`, output of an earlier pipeline stage; None: the batch's ids are fed.
         temperature: of the targets' log-probabilities and of the entropy.
     """
-    if _fuses_head(model, batch, needs, ranks):
+    if _computes_in_blocks(model, batch, needs, ranks):
         outputs = _compute_fused(model, batch, needs, dtype=dtype, ranks=ranks, hidden=hidden, temperature=temperature)
         if outputs is not None:
             return outputs
     needs_logits = bool({"logprobs", "teacher", "sampled", "entropy", "logits"} & set(needs))
-    head = _TargetHead(batch, model.value_head if "values" in needs else None, needs_logits=needs_logits)
+    value_head = model.value_head if "values" in needs else None
+    head = _TargetHead(batch, value_head, max_targets=None if needs_logits else 0)
     logits = _compute_logits(model, batch, head, dtype=dtype, ranks=ranks, hidden=hidden)
     sampled_ids = _sample_tokens(logits.detach(), batch, ranks) if "sampled" in needs else None
     logprobs, entropy = _target_outputs(logits, batch, needs, ranks=ranks, temperature=temperature)
@@ -232,29 +234,34 @@ def compute_outputs(
     )
 
 
-def _fuses_head(model: PreTrainedModel, batch: Batch, needs: Collection[Need], ranks: Ranks) -> bool:
-    """Returns whether log-probabilities are computed in blocks of targets (`learn/fused_head.py`).
+def _computes_in_blocks(model: PreTrainedModel, batch: Batch, needs: Collection[Need], ranks: Ranks) -> bool:
+    """Returns whether this forward computes log-probabilities in blocks of targets (`learn/fused_head.py`)."""
+    head = model.get_output_embeddings()
+    is_whole = type(head) is nn.Linear and type(head.weight) in (Tensor, nn.Parameter) and ranks.mesh.tp == 1
+    if not is_whole or model._compiled_call_impl is not None or getattr(head, _KEEPS_LOGITS, True) is False:
+        return False
+    wants_logprobs = "logprobs" in needs and set(needs) <= {"logprobs", "values", "reference", "entropy"}
+    if not wants_logprobs or "support" in batch.columns or not batch.count:
+        return False
+    learns = torch.is_grad_enabled()
+    return not (learns and "entropy" in needs) and allows_blocks(model, num_targets=batch.count, learns=learns)
 
-    They are for the large vocabularies of pretrained models whose head is a plain linear layer: always where it is
-    frozen, and where it is trained, for so many targets that computing their logits twice is the smaller cost.
+
+def allows_blocks(model: PreTrainedModel, *, num_targets: int, learns: bool) -> bool:
+    """Returns whether a model's head is of a kind and size whose logits are computed in blocks.
+
+    They are for the large vocabularies of pretrained models: always where the head is frozen, and where it is trained,
+    for so many targets that computing their logits twice is the smaller cost.
+
+    Args:
+        num_targets: targets of a forward.
+        learns: whether a backward pass follows.
     """
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or getattr(head, _KEEPS_LOGITS, None) is False or ranks.mesh.tp > 1:
+    changes_logits = any(getattr(model.config, name, None) not in (None, 1.0) for name in _LOGIT_SETTINGS)
+    if type(head) is not nn.Linear or changes_logits or head.weight.numel() < _MIN_FUSED_HEAD:
         return False
-    is_plain = type(head.weight) in (Tensor, nn.Parameter) and model._compiled_call_impl is None
-    wants_logprobs = "logprobs" in needs and set(needs) <= {"logprobs", "values", "reference", "entropy"}
-    if not is_plain or not wants_logprobs or "support" in batch.columns or not batch.count:
-        return False
-    if torch.is_grad_enabled() and "entropy" in needs:
-        return False
-    is_trained = torch.is_grad_enabled() and head.weight.requires_grad
-    return computes_in_blocks(head, num_targets=batch.count, is_trained=is_trained)
-
-
-def computes_in_blocks(head: nn.Linear, *, num_targets: int, is_trained: bool) -> bool:
-    """Returns whether the sizes of a head and of a forward are such that its logits are computed in blocks."""
-    if head.weight.numel() < _MIN_FUSED_HEAD:
-        return False
+    is_trained = learns and head.weight.requires_grad
     return not is_trained or num_targets * head.out_features > _MAX_TRAINED_LOGITS
 
 
@@ -270,14 +277,16 @@ def _compute_fused(
 ) -> Outputs | None:
     """Computes outputs without the logits of all targets; returns None for a model that changes its head's logits.
 
-    The model's own head sees the first target only. If what the model returns for it is not what its head returned
-    (scaled or capped logits), the model is remembered as one whose logits are needed.
+    The model's own head sees the first target only. If the model does not return the head's logits as they are (it
+    scales or caps them), it is remembered as one whose logits are needed. Logits of 0 show nothing, and are asked for.
     """
     head = model.get_output_embeddings()
     target_head = _TargetHead(batch, model.value_head if "values" in needs else None, max_targets=1)
     first_logits = _compute_logits(model, batch, target_head, dtype=dtype, ranks=ranks, hidden=hidden)
     if not hasattr(head, _KEEPS_LOGITS):
         head_logits = require_output(target_head.logits, "logits")
+        if not head_logits.any():
+            return None
         setattr(head, _KEEPS_LOGITS, torch.equal(first_logits.float(), head_logits.flatten(0, -2).float()))
     if not getattr(head, _KEEPS_LOGITS):
         return None
@@ -393,18 +402,17 @@ class _TargetHead:
 
     The model's own forward runs, so that scaling and capping around its head are kept. Values are read from the same
     states. Prompt tuning inserts tokens before the first: positions are shifted by the tokens that it added.
+
+    Args:
+        max_targets: how many targets the head sees; None: all.
+    Attributes:
+        values: `[N]`, of the value head.
+        states: `[N, H]`, at all targets.
+        logits: of the targets that the head saw, as it returned them, where it saw one only.
     """
 
-    def __init__(
-        self,
-        batch: Batch,
-        value_head: nn.Module | None,
-        *,
-        needs_logits: bool = True,
-        max_targets: int | None = None,
-    ) -> None:
-        self._batch, self._value_head = batch, value_head
-        self._max_targets = max_targets if needs_logits else 0
+    def __init__(self, batch: Batch, value_head: nn.Module | None, *, max_targets: int | None = None) -> None:
+        self._batch, self._value_head, self._max_targets = batch, value_head, max_targets
         self.values: Tensor | None = None
         self.states: Tensor | None = None
         self.logits: Tensor | None = None
@@ -429,8 +437,7 @@ class _TargetHead:
         target_states = states.flatten(0, -2).index_select(0, index)
         if self._value_head is not None:
             self.values = self._value_head(target_states.float()).float()
-        if self._max_targets == 1:
-            self.states = target_states
+        self.states = target_states
         return (target_states[None, : self._max_targets], *arguments[1:])
 
     def _keep_logits(self, _: nn.Module, arguments: tuple[Tensor, ...], logits: Tensor) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 __all__ = ["block_size", "head_logprobs"]
 
 _BLOCK_LOGITS = {"cpu": 1 << 22}  # logits of a block: 16 MiB in float32
-_BLOCK_LOGITS_ON_DEVICES = 1 << 26
+_BLOCK_LOGITS_ON_DEVICES = 1 << 25  # enough rows that reading the weights again for each block costs little
 
 
 def block_size(device_type: str) -> int:
@@ -48,7 +48,7 @@ def head_logprobs(
         temperature: T.
         dtype: of the matrix products; softmax and sums are in float32.
         needs_entropy: whether the entropy is computed.
-        block_logits: number of logits that are computed at once; None: 4 million on a CPU, 64 million on a device.
+        block_logits: number of logits that are computed at once; None: 4 million on a CPU, 32 million on a device.
 
     Returns:
         log-probabilities `[N]`, differentiable once, and entropies `[N]` in nats without a graph, or None; float32.
@@ -65,7 +65,7 @@ def head_logprobs(
 
 
 class _HeadLogprobs(torch.autograd.Function):
-    """See `head_logprobs`."""
+    """Computes log-probabilities and entropies block by block; see `head_logprobs`."""
 
     @staticmethod
     def forward(

@@ -51,7 +51,6 @@ class RLWork:
         kept_policies: policies that are kept as they are: the initial one, and the one that imitated demonstrations.
         prefetched: copies of the policy that play ahead.
         rollout_dtype: numbers of the weights that play; None: those that are trained.
-        device: type of the device, as "cpu" or "cuda".
         players: processes of this machine that play for the rank, each with the whole weights; None: it plays itself;
             0: nothing is played here.
     """
@@ -63,7 +62,6 @@ class RLWork:
     kept_policies: int = 1
     prefetched: int = 0
     rollout_dtype: Literal["bfloat16", "int8"] | None = None
-    device: str = "cpu"
     players: int | None = None
 
 
@@ -173,7 +171,7 @@ def estimate_rl_memory(
     gradients = (1 + learners) * update.gradients + head
     optimizer_bytes = (1 + learners) * update.optimizer + (2 * head if update.optimizer else 0)
     engine = work.prefetched * clone_bytes + (clone_bytes if parallelism.mesh.size > 1 else 0)
-    copied = copied_bytes(model, device=work.device)
+    copied = copied_bytes(model, device=work.load.device)
     engine += copied if work.players is None else work.players * (whole_bytes + copied)
     if work.rollout_dtype is not None:
         engine += whole_bytes // 2 if work.rollout_dtype == "bfloat16" else whole_bytes
@@ -194,7 +192,7 @@ def estimate_rl_memory(
         + (logits - update.logits)
     )
     keys_values = work.episodes * text
-    is_released = work.players is None and work.prefetched == 0 and work.device == "cpu"
+    is_released = work.players is None and work.prefetched == 0 and work.load.device == "cpu"
     # Log-probabilities of played episodes are computed with the engine in memory, so the head's memory counts.
     playing = update.parameters + reference + critic + optimizer_bytes + engine + logits
     beside_episodes = playing if is_released else updating
@@ -260,7 +258,7 @@ def _iterate_changes(
     if not parallelism.recompute:
         yield "recompute", [(switch, recomputed, work)]
         yield "both", [(f"{settings} {switch}", recomputed, less) for settings, less in smaller]
-    if work.device != "cpu" and work.load.offload is None and parallelism.mesh.size == 1:
+    if work.load.device != "cpu" and work.load.offload is None and parallelism.mesh.size == 1:
         offloaded = replace(work, load=replace(work.load, offload="optimizer" if has_adapter else "both"))
         yield "offload", [(f"--train.offload {offloaded.load.offload}", parallelism, offloaded)]
     yield (

@@ -40,6 +40,8 @@ __all__ = [
     "weighted_sum",
 ]
 
+_MAX_LOG_RATIO = 20.0  # of a measured mismatch
+
 
 def mask_unlearned(weights: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Returns the tensors with 0 where the weight is 0, so that neither value nor gradient depends on those entries.
@@ -421,7 +423,7 @@ def policy_stats(
         target_log_ratio: `[N]`, `log pi - log old` of each target.
         advantages: `[N]`.
         low, high: the clip range.
-        behavior_log_ratio: `[N]`, `log old - log behavior`.
+        behavior_log_ratio: `[N]`, `log old - log behavior`; bounded by 20, so that one token cannot make it infinite.
         entropy: `[N]`, nats.
 
     >>> import torch
@@ -443,7 +445,8 @@ def policy_stats(
         "effective": (effective_size, count),
     }
     if behavior_log_ratio is not None:
-        stats["mismatch"] = ((behavior_log_ratio.expm1() - behavior_log_ratio).sum(), count)
+        mismatch = behavior_log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+        stats["mismatch"] = ((mismatch.expm1() - mismatch).sum(), count)
     if entropy is not None:
         stats["entropy"] = (entropy.detach().sum(), count)
     return stats

@@ -69,7 +69,6 @@ def play_learning_history(
         next_observation: NDArray[np.float32],
         terminated: bool,
     ) -> None:
-        nonlocal episode_index
         key = observation.tobytes()
         visits[key][action] += 1
         future = 0.0 if terminated else float(values[next_observation.tobytes()].max())

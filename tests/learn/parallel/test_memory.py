@@ -50,6 +50,20 @@ def planned(config, layout=ONE, optimizer="adamw", *, load=LOAD, **more):
 # ------------------------------------------------------------------ by hand
 
 
+@pytest.mark.parametrize(("device", "block"), [("cpu", 1 << 22), ("cuda", 1 << 25)])
+def test_a_frozen_head_needs_blocks_of_logits(device, block):
+    """d 32 and 2^18 words: 2^23 weights. Of 4 x 64 targets `[N, 32]` directions are kept, and blocks of logits."""
+    config = config_of()
+    config.vocab_size = 1 << 18
+    load = Load(4, 64, device=device)
+    model = build_meta_model(config).requires_grad_(False)
+    model.model.layers[0].requires_grad_(True)
+    found = estimate_memory(model, ONE, OptimizerConfig(), load=load)
+    assert found.logits == 3 * (256 * 32 * 4 + 4 * block)
+    trained = estimate_memory(build_meta_model(config), ONE, OptimizerConfig(), load=load)
+    assert trained.logits >= 3 * 4 * 256 * (1 << 18), "few logits of a trained head are computed at once"
+
+
 def test_a_model_that_can_be_counted_by_hand():
     """d 32, 4 heads of 8, 2 kv heads, ffn 56, 96 words, 4 layers, untied; 2 x 16 tokens, all learned."""
     layer = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 56 + 2 * 32

@@ -68,7 +68,7 @@ def print_plan(config: RecipeConfig, console: Console, *, card_gib: float | None
     """
     model = _build_model(config)
     check_layout(model.config, config.parallel, world=config.parallel.mesh.size, adapter=kind_of(model) or "none")
-    load = _estimate_load(config, model)
+    load = replace(_estimate_load(config, model), device="cuda")  # the plan is for a card, wherever it is made
     requested = TrainingPlan(config.parallel, config.optimizer, load, _estimate_memory(model, config, load), "as asked")
     uses_cuda_card = config.device.startswith("cuda") and torch.cuda.is_available()
     card_bytes = (
@@ -274,6 +274,7 @@ def _estimate_rl_work(
         dtype=train.dtype,
         packed=is_shared,
         offload=train.offload,
+        device=config.device.partition(":")[0],
     )
     critic: Any = values if values != "critic" else practice.critic
     return RLWork(
@@ -284,7 +285,6 @@ def _estimate_rl_work(
         kept_policies=1 + is_cloned,
         prefetched=practice.max_policy_lag if practice.prefetch_rollouts else 0,
         rollout_dtype=config.rollout_dtype,
-        device=config.device.partition(":")[0],
         players=_count_players(config),
     )
 
@@ -396,6 +396,7 @@ def _estimate_load(config: RecipeConfig, model: PreTrainedModel, *, max_sequence
         dtype=train.dtype,
         packed=packed,
         offload=train.offload,
+        device=config.device.partition(":")[0],
     )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from evolvent.learn.forward import compute_outputs, computes_in_blocks
+from evolvent.learn.forward import allows_blocks, compute_outputs
 from evolvent.learn.fused_head import block_size
 from evolvent.learn.optim import OptimizerConfig, build_optimizer
 from evolvent.learn.optim.make import check_offload
@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 _BEFORE_LAYERS, _AFTER_LAYERS = -1, 1_000_000  # the places before and behind the numbered layers
-_LOGIT_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 _LOGIT_BYTES = 4  # softmax and sums are in float32
 _DEQUANTIZED_BYTES = 16  # a weight of 4 bits while its layer computes: indices, levels, products, the weight
 USABLE_RATIO = 0.93  # of a card; its context, libraries and what allocation splinters take the rest
@@ -55,7 +54,8 @@ class Load:
     """The input of a rank: `micro_batches` forwards of `rows` x `tokens` before an update.
 
     `dtype` is the forward's; the head runs at `targets_share` of the tokens; `packed` rows have a mask that
-    separates their documents. `offload` names what waits in main memory (`TrainConfig.offload`).
+    separates their documents. `offload` names what waits in main memory (`TrainConfig.offload`); `device` is the type
+    of the device, "cpu" or "cuda".
     """
 
     rows: int
@@ -65,6 +65,7 @@ class Load:
     dtype: str = "float32"
     packed: bool = False
     offload: Offload | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,23 +378,13 @@ def _measure_activations(model: PreTrainedModel, parallelism: Parallelism, load:
                 )
         stream = inputs[0].untyped_storage().nbytes() / (parallelism.tp if parallelism.sequence else 1)
         num_targets = round(load.rows * load.tokens * load.targets_share)
-        if parallelism.tp == 1 and _fuses_head(model, head, num_targets):
-            direction = num_targets * head.in_features * head.weight.element_size()
-            block = min(block_size("cpu"), num_targets * head.out_features)
-            bytes_by_kind["logits"] = direction + _LOGIT_BYTES * block
+        if parallelism.tp == 1 and allows_blocks(model, num_targets=num_targets, learns=True):
+            directions = num_targets * head.in_features * head.weight.element_size()
+            block = min(block_size(load.device), num_targets * head.out_features)
+            bytes_by_kind["logits"] = directions + _LOGIT_BYTES * block
     return _ActivationBytes(
         ceil(bytes_by_kind["layer"]), ceil(stream), ceil(bytes_by_kind["end"]), ceil(bytes_by_kind["logits"])
     )
-
-
-def _fuses_head(model: PreTrainedModel, head: nn.Module, num_targets: int) -> bool:
-    """Returns whether training computes the head in blocks (`learn/fused_head.py`); False where a model of its kind may
-    change its logits.
-    """
-    changes_logits = any(getattr(model.config, name, None) not in (None, 1, 1.0) for name in _LOGIT_SETTINGS)
-    if type(head) is not nn.Linear or changes_logits:
-        return False
-    return computes_in_blocks(head, num_targets=num_targets, is_trained=head.weight.requires_grad)
 
 
 def _iterate_modules(
