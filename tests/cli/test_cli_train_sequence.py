@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from evolvent.cli.main import main
-from evolvent.cli.train import sequence
+from evolvent.cli.train import families, sequence
 from evolvent.cli.train.sequence import run
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
 from evolvent.methods.decision_transformer import load_conditioned
@@ -19,6 +19,7 @@ from evolvent.methods.generalized_dt import load_matching
 from evolvent.methods.q_transformer import load_q_transformer
 from evolvent.methods.trajectory_transformer import load_planner
 from evolvent.offline.state import SequenceCheckpoint
+from evolvent.worlds.families import get_family
 
 pytest.importorskip("gymnasium")
 TINY = ["--learn.train.max_steps", "12", "--learn.train.batch", "8", "--learn.width", "16", "--learn.layers", "1"]
@@ -95,7 +96,12 @@ def test_a_family_is_measured_on_tasks_that_are_held_out(method, tmp_path):
         if method == "ad"
         else [("held out", 1), ("training", 1)]
     )
-    assert "held out" in shown and "held out, episode 1" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "held out" in shown and "held out, episode 1" in page and "Number of tasks" in page
+    config = families.COMMANDS[method].config(episodes=4)
+    played = families._play_data(config, get_family("darkroom"), data["training"])
+    returns = np.concatenate([task.episodes.returns for task in played])
+    assert f"earned {returns.min():.2f} to {returns.max():.2f}, {returns.mean():.2f} on average" in page
     assert said(["--resume", str(tmp_path / "run")]) and rows(tmp_path / "run") == table
 
 

@@ -20,8 +20,8 @@ def sequence_page(data: JsonObject, pictures: Sequence[tuple[str, str]] = ()) ->
 
     Args:
         data: `title`; `facts` (name -> text); `rows` with `asked` (a return, or None), `returns`, `mean` and `score`;
-            `history`, rows with `update` and `loss`; `played`, returns of episodes played online, in order; `random`
-            and `expert`, mean returns; `data`, the least, mean and most return of the episodes learned from.
+            `history`, rows with `update` and `loss`; `played`, returns of episodes played online, in order, and optionally
+            `played_caption`, a caption of these; `random` and `expert`, mean returns; `data`, the least, mean and most return of the episodes learned from.
         pictures: (title, SVG) of episodes, as `view.sequence_strips.drawn` gives them.
     """
     return render_page(
@@ -56,7 +56,10 @@ def _draw_curves(data: JsonObject) -> list[tuple[str, Markup]]:
     if len(online_returns) > 1:
         frame = Frame("Return while playing", "episodes", whole_x=True, width=420)
         captioned_curves.append(
-            ("Return of the episodes played online", line_chart(frame, [Line("return", "evolve", online_returns)]))
+            (
+                data.get("played_caption", "Return of the episodes played online"),
+                line_chart(frame, [Line("return", "evolve", online_returns)]),
+            )
         )
     return captioned_curves
 

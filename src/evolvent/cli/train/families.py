@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from evolvent.offline.state import SequenceCheckpoint
+    from evolvent.methods.prompt_dt import TaskEpisodes
     from evolvent.store.episodes import Episodes
 
 __all__ = ["COMMANDS", "TrainFamilyConfig", "run_family"]
 
 _EVALUATION_SEED = sample_seed("family", "measured")
+_REFERENCE_EPISODES = 50  # of the expert and of random actions, in each measured task
 _SAME_TASKS = 40  # training tasks that are measured beside the held-out ones, at most
 
 
@@ -46,7 +47,9 @@ class TrainFamilyConfig(DeviceConfig):
 
     method: str = Field(default="ad", description="the method")
     family: str = Field(default="darkroom", description=f"family of tasks: {', '.join(FAMILIES)}")
-    tasks: int | None = Field(default=None, ge=1, description="most training tasks; none: all that are not held out")
+    tasks: int | None = Field(
+        default=None, ge=1, description="maximum number of training tasks; none: all that are not held out"
+    )
     held_out: int = Field(default=8, ge=1, description="tasks that are measured and do not teach")
     episodes: int = Field(default=60, ge=2, description="episodes of a task to learn from")
     trials: int = Field(default=12, ge=1, description="episodes of an evaluation that are played one after another")
@@ -128,8 +131,10 @@ class _MeasuredTasks:
     random: float
     expert: float
 
-    def normalize_return(self, value: float) -> float:
-        """Scales a return to a score: 0 for random actions, 100 for the expert."""
+    def normalize_return(self, value: float) -> float | None:
+        """Scales a return to a score: 0 for random actions, 100 for the expert; None where both earn the same."""
+        if self.expert == self.random:
+            return None
         return 100.0 * (value - self.random) / (self.expert - self.random)
 
 
@@ -137,6 +142,7 @@ def run_family(args: ParsedCommand[TrainFamilyConfig], console: Console) -> int:
     """Trains a policy on tasks of a family and measures it on held-out ones; returns the exit code."""
     config: Any = args.config
     require_train_extra("evolvent train sequence")
+    import numpy as np
     import torch
 
     from evolvent.models.placement import find_device
@@ -157,59 +163,66 @@ def run_family(args: ParsedCommand[TrainFamilyConfig], console: Console) -> int:
     with record_run(folder, RunRecord("train sequence", config, config.learn.seed, (config.method,), config.method)):
         manifest = {"family": family.name, "training": training, "held_out": held_out}
         write_atomic(folder / "data.json", json.dumps(manifest, indent=1))
-        policy = _train_policy(folder, config, family, training, console=console)
+        data = _play_data(config, family, training)
+        policy = _train_policy(folder, config, data, console=console)
         write_atomic(folder / "history.json", json.dumps(policy.history, indent=1, sort_keys=True))
         results = [
             _measure_tasks(policy, config, family, tasks, kind=kind)
             for kind, tasks in (("held out", held_out), ("training", training[:_SAME_TASKS]))
         ]
-        _write_results(folder, config, results, policy.history, console=console)
+        learned_returns = np.concatenate([task.episodes.returns for task in data])
+        _write_results(folder, config, results, policy.history, learned_returns=learned_returns, console=console)
     console.print(show_hidden(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
 
-def _train_policy(folder: Path, config: Any, family: TaskFamily, training: list[int], *, console: Console) -> Any:
-    """Plays the data of the training tasks, trains or resumes, and saves the policy."""
-    from evolvent.methods.algorithm_distillation import algorithm_distillation, save_in_context
-    from evolvent.methods.prompt_dt import TaskEpisodes, prompt_dt, save_prompted
-    from evolvent.offline.state import SequenceCheckpoint
+def _play_data(config: Any, family: TaskFamily, training: list[int]) -> list[TaskEpisodes]:
+    """Plays the data of the training tasks: a learner's history of each, or an expert's episodes with a demonstration.
+
+    Half of the expert's episodes have random actions in half of their steps.
+    """
+    from evolvent.methods.prompt_dt import TaskEpisodes
     from evolvent.rollout.histories import play_learning_history
     from evolvent.store.episodes import concatenate_episodes
 
-    checkpoint: SequenceCheckpoint = SequenceCheckpoint(
-        folder / "training.safetensors",
-        every=config.keep_every,
-        on_row=lambda row: console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True),
-    )
     seed = config.learn.seed
-    if config.method == "ad":
-        histories = [
-            play_learning_history(
+    data = []
+    for task in training:
+        if config.method == "ad":
+            episodes = play_learning_history(
                 family.build_env(task),
                 num_actions=family.actions,
                 episodes=config.episodes,
                 horizon=family.horizon,
                 seed=sample_seed("history of", seed, task),
             )
-            for task in training
-        ]
+            data.append(TaskEpisodes(episodes, episodes))
+            continue
+        half = config.episodes // 2
+        expert_episodes = _play_expert(family, task, half, seed=seed)
+        mixed_episodes = _play_expert(family, task, config.episodes - half, seed=seed + 1, random_ratio=0.5)
+        demonstration = _play_expert(family, task, 1, seed=seed + 2)
+        data.append(TaskEpisodes(concatenate_episodes([expert_episodes, mixed_episodes]), demonstration))
+    return data
+
+
+def _train_policy(folder: Path, config: Any, data: list[TaskEpisodes], *, console: Console) -> Any:
+    """Trains or resumes, and saves the policy."""
+    from evolvent.methods.algorithm_distillation import algorithm_distillation, save_in_context
+    from evolvent.methods.prompt_dt import prompt_dt, save_prompted
+    from evolvent.offline.state import SequenceCheckpoint
+
+    checkpoint: SequenceCheckpoint = SequenceCheckpoint(
+        folder / "training.safetensors",
+        every=config.keep_every,
+        on_row=lambda row: console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True),
+    )
+    if config.method == "ad":
+        histories = [task.episodes for task in data]
         learner = algorithm_distillation(config.learn, histories, checkpoint=checkpoint, device=config.device)
         save_in_context(learner, folder / "policy")
         return learner
-    half = config.episodes // 2
-    tasks = [
-        TaskEpisodes(
-            concatenate_episodes(
-                [
-                    _play_expert(family, task, half, seed=seed),
-                    _play_expert(family, task, config.episodes - half, seed=seed + 1, random_ratio=0.5),
-                ]
-            ),
-            _play_expert(family, task, 1, seed=seed + 2),
-        )
-        for task in training
-    ]
-    prompted = prompt_dt(config.learn, tasks, checkpoint=checkpoint, device=config.device)
+    prompted = prompt_dt(config.learn, data, checkpoint=checkpoint, device=config.device)
     save_prompted(prompted, folder / "policy")
     return prompted
 
@@ -238,8 +251,8 @@ def _measure_tasks(policy: Any, config: Any, family: TaskFamily, tasks: list[int
 
     returns, references = [], []
     for task in tasks:
-        demonstration = _play_expert(family, task, 10, seed=_EVALUATION_SEED)
-        random = _play_expert(family, task, 50, seed=_EVALUATION_SEED, random_ratio=1.0)
+        demonstration = _play_expert(family, task, _REFERENCE_EPISODES, seed=_EVALUATION_SEED)
+        random = _play_expert(family, task, _REFERENCE_EPISODES, seed=_EVALUATION_SEED, random_ratio=1.0)
         references.append((float(random.returns.mean()), float(demonstration.returns.mean())))
         if config.method == "ad":
             episodes = play_arrays(
@@ -268,7 +281,15 @@ def _measure_tasks(policy: Any, config: Any, family: TaskFamily, tasks: list[int
     return _MeasuredTasks(kind, np.array(returns), float(random_return), float(expert_return))
 
 
-def _write_results(folder: Path, config: Any, results: list[_MeasuredTasks], history: Any, *, console: Console) -> None:
+def _write_results(
+    folder: Path,
+    config: Any,
+    results: list[_MeasuredTasks],
+    history: Any,
+    *,
+    learned_returns: NDArray[np.float64],
+    console: Console,
+) -> None:
     """Writes the table and the page, and prints the table: returns of the first and of the last trial."""
     from evolvent.view.sequences import sequence_page
 
@@ -301,12 +322,18 @@ def _write_results(folder: Path, config: Any, results: list[_MeasuredTasks], his
             "rows": rows,
             "history": history,
             "played": held_out.returns.mean(0).tolist(),
+            "played_caption": "Mean return in held-out tasks, episode by episode",
             "random": held_out.random,
             "expert": held_out.expert,
-            "data": [held_out.random, (held_out.random + held_out.expert) / 2, held_out.expert],
+            "data": [
+                float(statistic) for statistic in (learned_returns.min(), learned_returns.mean(), learned_returns.max())
+            ],
         }
     )
     write_atomic(folder / "report.html", page)
     columns = ("tasks", "episode", "return", "score")
-    lines = [(row["tasks"], str(row["episode"]), f"{row['mean']:.2f}", f"{row['score']:.1f}") for row in rows]
+    lines = [
+        (row["tasks"], str(row["episode"]), f"{row['mean']:.2f}", "" if row["score"] is None else f"{row['score']:.1f}")
+        for row in rows
+    ]
     console.print(render_table(console, columns, lines, numbers=columns[1:]))

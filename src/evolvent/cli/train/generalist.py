@@ -43,7 +43,7 @@ class _WorldData(Config):
     data: None = Field(default=None, description="no file: episodes are made")
     mixture: str | None = Field(default=None, description="the mixture")
     episodes: int = Field(description="episodes of the mixture")
-    horizon: int | None = Field(default=None, description="most steps of an episode")
+    horizon: int | None = Field(default=None, description="maximum steps of an episode")
     scale: None = Field(default=None, description="no file, so no scale")
     learn: GatoConfig = Field(description="settings of the method, with the seed")
 
@@ -58,10 +58,10 @@ class TrainGeneralistConfig(Config):
         description=f"where it acts: some of {', '.join(SEQUENCE_WORLDS)}",
     )
     mixture: Literal["random", "medium", "replay", "expert"] = Field(
-        default="expert", description="data of control worlds; of the maze always all its ways"
+        default="expert", description="data of control worlds; the maze always uses all its ways"
     )
     episodes: int = Field(default=50, ge=1, description="episodes of each control world to learn from")
-    horizon: int | None = Field(default=200, ge=1, description="steps after which one is cut; none: the world's")
+    horizon: int | None = Field(default=200, ge=1, description="steps after which an episode is cut; none: the world's")
     evaluation: int = Field(default=10, ge=1, description="episodes that are played in each world")
     keep_every: int = Field(default=500, ge=1, description="updates between two states that can be taken up again")
     output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/sequence-N")
@@ -83,7 +83,7 @@ def _make_command(name: str, about: str, config: type[GatoConfig]) -> Command[An
         mixture: Any = Literal["random", "medium", "replay", "expert"]
         fields["mixture"] = (
             mixture,
-            Field(default="replay", description="data of control worlds; of the maze always all its ways"),
+            Field(default="replay", description="data of control worlds; the maze always uses all its ways"),
         )
     command_config: type[TrainGeneralistConfig] = create_model(
         f"TrainGeneralist_{name}",
