@@ -20,8 +20,9 @@ def sequence_page(data: JsonObject, pictures: Sequence[tuple[str, str]] = ()) ->
 
     Args:
         data: `title`; `facts` (name -> text); `rows` with `asked` (a return, or None), `returns`, `mean` and `score`;
-            `history`, rows with `update` and `loss`; `played`, returns of episodes played online, in order, and optionally
-            `played_caption`, a caption of these; `random` and `expert`, mean returns; `data`, the least, mean and most return of the episodes learned from.
+            `history`, rows with `update` and `loss`; `played`, returns of episodes played online, in order, and
+            optionally `played_caption`, what to call them; `random` and `expert`, mean returns; `data`, the least, mean
+            and most return of the episodes learned from.
         pictures: (title, SVG) of episodes, as `view.sequence_strips.drawn` gives them.
     """
     return render_page(
