@@ -21,7 +21,7 @@ def play(client: openai.OpenAI, model: str, dish: str) -> float:
             break
         messages.append(message)
         for call in message.tool_calls:
-            asked = json.loads(call.function.arguments).get("of")
+            asked = str(json.loads(call.function.arguments).get("of"))  # a model may write a list
             reward = max(reward, float(asked == dish))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": PRICES.get(asked, "none")})
     client.post(f"/sessions/{reply.id}/reward", body={"reward": reward}, cast_to=object)
