@@ -87,9 +87,10 @@ BENCHES = (
         (
             _x("tasks of twelve that their scripts do", "tasks_done", 12),
             _most("lines of code, median", "median_lines", 12),
-            _most("lines of code over those of TRL and Stable-Baselines3, in four tasks", "over_peer_lines", 0.7),
+            _most("lines of code over those of its peers, where they do the task", "over_peer_lines", 0.7),
         ),
-        about="Scripts of `benchmarks/first_hour`, each in an empty folder; the two libraries do four of the tasks.",
+        about="Scripts of `benchmarks/first_hour`, each in an empty folder; peers are TRL, Stable-Baselines3, verifiers "
+        "and inspect_ai.",
     ),
     Bench(
         "Chat templates",

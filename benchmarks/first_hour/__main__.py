@@ -3,11 +3,14 @@
     evolvent models get smollm2                      first, once
     python -m benchmarks.first_hour [--json] [--save]
     python -m benchmarks.first_hour --only 1 3       some of them
+    python -m benchmarks.first_hour --python verifiers=PATH inspect_ai=PATH      the Pythons that have these peers
     python -m benchmarks.first_hour --quick          without the pretrained model and the peers; supports no claim
 
-The scripts are `ours/NN_*`, the same tasks with other libraries `peers/NN_*` (TRL, Stable-Baselines3), where they can
-do them. Lines of code are those that are neither blank nor a comment, as the formatter leaves them. A task is done
-where its script ends with 0 and prints what its first line says; that a policy gets better is other benchmarks' work.
+The scripts are `ours/NN_*`, the same tasks with other libraries `peers/NN_*` (TRL, Stable-Baselines3, verifiers,
+inspect_ai), where they can do them. verifiers measures a model behind an endpoint, so that ours serves it; inspect_ai
+has no worlds, so that it asks the questions of task 1. Lines of code are those that are neither blank nor a comment,
+as the formatter leaves them. A task is done where its script ends with 0 and prints what its first line says; that a
+policy gets better is other benchmarks' work. A peer that is not installed is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +36,12 @@ RESULT = RESULTS / "first_hour.json"
 ROOT = Path(__file__).parent
 TIMEOUT_S = 600
 _NEEDS_MODEL = (4, 5, 6, 7, 8, 9, 10)
-_SERVED = {7: ("URL", ()), 8: ("RECORDING_URL", ("--record", "runs/agent"))}  # task -> variable, more of the server
+_SERVED = {  # script -> variable, more options of the server
+    "07_evaluate_a_server": ("URL", ()),
+    "08_record_my_agent": ("RECORDING_URL", ("--record", "runs/agent")),
+    "02_verifiers": ("URL", ()),
+    "07_inspect_ai": ("URL", ()),
+}
 
 
 @dataclass(frozen=True)
@@ -99,17 +107,24 @@ def serve_model(folder: Path, env: Mapping[str, str], options: Sequence[str]) ->
             server.wait(60)
 
 
-def run_script(script: Script) -> dict[str, Any]:
+def find_version(python: str, package: str) -> str | None:
+    """Returns the version of a package in this Python; None where it is not installed."""
+    program = f"from importlib.metadata import version; print(version({package!r}))"
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True)
+    return None if done.returncode else done.stdout.strip()
+
+
+def run_script(script: Script, python: str) -> dict[str, Any]:
     """Runs a script in an empty folder with the user's files; returns lines, seconds, and why it failed ("": done)."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    shell = ["bash", "-e"] if script.path.suffix == ".sh" else [sys.executable]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(python).parent}:{os.environ['PATH']}"}
+    shell = ["bash", "-e"] if script.path.suffix == ".sh" else [python]
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
         write_files(folder)
         if script.path.parent.name == "peers" and (models_folder() / "smollm2").is_dir():
             (folder / "plain").symlink_to(models_folder() / "smollm2")
-        if script.path.parent.name == "ours" and script.number in _SERVED:
-            variable, options = _SERVED[script.number]
+        if script.path.stem in _SERVED:
+            variable, options = _SERVED[script.path.stem]
             env[variable] = stack.enter_context(serve_model(folder, env, options))
         started = time.monotonic()
         try:
@@ -143,7 +158,9 @@ def summarize(ours: Mapping[str, Mapping[str, Any]], peers: Mapping[str, Mapping
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("first_hour", __doc__, quick="no pretrained model and no peers", save=RESULT)
     parser.add_argument("--only", nargs="+", type=int, metavar="N", help="the numbers of some tasks")
+    parser.add_argument("--python", nargs="+", default=[], metavar="NAME=PATH", help="the Python of a peer")
     options = parser.parse_args(arguments)
+    pythons = dict(pair.split("=", 1) for pair in options.python)
     found: dict[str, dict[str, dict[str, Any]]] = {"ours": {}, "peers": {}}
     for side, rows in found.items():
         for script in [] if options.quick and side == "peers" else read_scripts(ROOT / side):
@@ -151,9 +168,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 options.quick and script.number in _NEEDS_MODEL
             ):
                 continue
-            rows[script.path.stem] = run_script(script)
+            package = script.path.stem[3:]
+            python = pythons.get(package, sys.executable)
+            version = find_version(python, package) if side == "peers" else ""
+            if version is None:
+                rows[script.path.stem] = {"lines": script.count_lines(), "seconds": 0.0, "problem": "not installed"}
+            else:
+                rows[script.path.stem] = run_script(script, python) | ({"version": version} if version else {})
             print(f"{side:6} {script.path.stem:28} {rows[script.path.stem]}", flush=True)
-    packages = about("torch", "transformers", "trl", "stable-baselines3", threads=1)
+    packages = about("torch", "transformers", threads=1)
     figures = {"benchmark": "first_hour", **summarize(found["ours"], found["peers"]), **found, **packages}
     show(figures, without=("ours", "peers", "versions", "machine"))
     finish({**figures, "quick": options.quick}, options)
