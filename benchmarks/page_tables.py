@@ -89,8 +89,8 @@ BENCHES = (
             _most("lines of code, median", "median_lines", 12),
             _most("lines of code over those of its peers, where they do the task", "over_peer_lines", 0.7),
         ),
-        about="Scripts of `benchmarks/first_hour`, each in an empty folder; peers are TRL, Stable-Baselines3, verifiers "
-        "and inspect_ai.",
+        about="Scripts of `benchmarks/first_hour`, each in an empty folder; peers are TRL, Stable-Baselines3, "
+        "verifiers and inspect_ai.",
     ),
     Bench(
         "Chat templates",

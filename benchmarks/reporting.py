@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import re
 from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -80,16 +81,30 @@ def _version(name: str) -> str | None:
 
 
 def machine(*packages: str, cores: bool = False, threads: int | None = None) -> str:
-    """The machine in words, as "x86_64, 2 cores, Python 3.11.7, torch 2.13.0, 1 thread".
+    """The machine in words, as "x86_64, AMD EPYC 7B13, 2 cores, Python 3.11.7, torch 2.13.0, 1 thread".
 
     Args:
         packages: whose versions stand there too, for figures that are kept without a `versions`.
         cores: say how many there are.
         threads: that the benchmark computed with.
     """
-    told = [platform.machine(), *([f"{os.cpu_count()} cores"] if cores else []), f"Python {platform.python_version()}"]
+    told = [platform.machine(), *filter(None, [_processor_name()])]
+    told += [*([f"{os.cpu_count()} cores"] if cores else []), f"Python {platform.python_version()}"]
     told += [f"{name} {number or 'missing'}" for name, number in versions(*packages).items()]
     return ", ".join([*told, *([f"{threads} thread{'s' * (threads != 1)}"] if threads is not None else [])])
+
+
+def _processor_name() -> str:
+    """Returns what Linux calls the processor, with what decides how fast it multiplies; "" where it does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    entries = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = re.sub(r"\((R|TM)\)|\bProcessor\b|\bCPU\b", "", entries.get("model name", ""))
+    flags = entries.get("flags", "").split()
+    wide = next((flag for flag in ("amx_bf16", "avx512f", "avx2") if flag in flags), "")
+    return " ".join([*name.split(), *filter(None, [wide])])
 
 
 def about(*packages: str, cores: bool = False, threads: int | None = None) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def practising(
     chosen = build_preset(GRPOConfig(kl=0.0, practice=config))
     slots = len(prompts) * samples
     verbs = LocalBackend({world.name: world}, slots=slots, max_tokens=written, rl_train=train)
-    setup = RLSpec("grpo", config, chosen.objective)
+    setup = RLSpec("grpo", config, chosen.objective, single_update_objective=chosen.single_update_objective)
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=seed) as run:
         with run.train_rl(policy, setup, [task.id for task in tasks]) as practice:
             yield practice, tasks, chosen

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -300,3 +301,45 @@ def test_a_fingerprint_survives_a_rename(former):
     assert renamed == json.loads(json.dumps(canonical(Before()))) | {"type": ""}
     assert _Learning().fingerprint() != _Learning(lr=0.2).fingerprint()
     assert len(_Learning().fingerprint()) == 24
+
+
+class Agent(Config):
+    main_setting = "kind"
+
+    kind: str = Field(default="expert", description="who plays")
+    hint: bool = Field(default=True, description="of the form")
+
+
+class Playing(Config):
+    implied_settings: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "policy": ("agent.kind", "policy"),
+        "endpoint": ("agent.kind", "endpoint"),
+    }
+
+    agent: Agent = Field(default_factory=Agent, description="who plays")
+    policy: str = Field(default="xs", description="a model")
+    endpoint: str = Field(default="", description="a server")
+
+
+@pytest.mark.parametrize(
+    "overrides, kind",
+    [
+        ("", "expert"),
+        ("--policy s", "policy"),
+        ("--policy xs", "policy"),
+        ("--endpoint here --agent.hint false", "endpoint"),
+        ("--policy s --endpoint=", "policy"),
+        ("--policy s --agent random", "random"),
+        ("--policy s --endpoint here --agent endpoint", "endpoint"),
+    ],
+)
+def test_a_named_setting_implies_another_that_is_not_named(overrides, kind, tmp_path):
+    assert resolve(Playing, overrides=overrides.split()).agent.kind == kind
+    file = tmp_path / "config.toml"
+    file.write_text(to_toml(resolve(Playing, overrides=overrides.split())), encoding="utf-8")
+    assert resolve(Playing, file=file).agent.kind == kind  # what was implied once is recorded
+
+
+def test_settings_that_imply_different_values_are_both_named():
+    with pytest.raises(ConfigError, match=r"agent.kind: --policy and --endpoint are both given .choose one with"):
+        resolve(Playing, overrides=["--policy", "s", "--endpoint", "here"])

@@ -97,6 +97,9 @@ class Config(BaseModel, metaclass=_AcceptsFormerNames):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
     main_setting: ClassVar[str] = ""
     """The setting that a plain value in place of the whole sets: `--agent policy` for `--agent.kind policy`."""
+    implied_settings: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """By setting: another setting's path, and its value where only the first is named. `--policy FOLDER` alone means
+    `--agent policy`: otherwise the policy would be read by nobody."""
 
     def fingerprint(self) -> str:
         """Returns a digest of all settings that stays the same when settings are renamed, 24 hexadecimal digits."""
@@ -194,6 +197,7 @@ def resolve(
                 inputs[item.path] = fields.rename_value(item)
             else:
                 problems.append(_report_unknown_key(item, fields))
+    problems += _add_implied_settings(cls, inputs)
     values: dict[str, Any] = {}
     for path, item in inputs.items():
         checked = _check_input(fields[path], item)
@@ -214,6 +218,25 @@ def resolve(
         pairs = [f"{former} is now {present}" for former, present in fields.renamed.items()]
         log.warning("renamed settings: %s", ", ".join(pairs))
     return config
+
+
+def _add_implied_settings(cls: type[Config], inputs: dict[str, _SettingInput]) -> list[Problem]:
+    """Adds the settings that others imply, where nobody named them; returns a problem where two imply one setting."""
+    implied: dict[str, list[_SettingInput]] = {}
+    for name, (path, value) in cls.implied_settings.items():
+        is_named = name in inputs and inputs[name].source != "default" and inputs[name].raw not in ("", None)
+        if is_named and (path not in inputs or inputs[path].source == "default"):
+            implied.setdefault(path, []).append(_SettingInput(path, (value,), value, f"--{name}"))
+    inputs |= {path: items[0] for path, items in implied.items() if len(items) == 1}
+    return [
+        Problem(
+            path,
+            f"{' and '.join(item.source for item in items)} are both given",
+            f"choose one with --{path} {' or '.join(str(item.raw) for item in items)}",
+        )
+        for path, items in implied.items()
+        if len(items) > 1
+    ]
 
 
 class _SettingFields(dict[str, FieldInfo]):

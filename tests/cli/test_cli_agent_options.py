@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 import evolvent as ev
 from evolvent.bench.suite import read_sheet
+from evolvent.cli.collect import COMMAND as COLLECT
 from evolvent.cli.main import main
+from evolvent.cli.setup.settings import parse_command
+from evolvent.cli.terminal.console import make_console
 from evolvent.store.store import Store
 from evolvent.worlds.lookup import Lookup
 from tests.serve.command import command, expect_output
@@ -20,6 +25,23 @@ def served(tmp_path_factory):
     ev.make_policy([Lookup()], seed=3).save(folder)
     with command("--policy", str(folder), "--slots", "8") as server:
         yield folder, server
+
+
+@pytest.mark.parametrize(
+    "words, kind",
+    [
+        ([], "expert"),
+        (["--policy", "xs"], "policy"),
+        (["--policy", "xs", "--agent.hint", "false"], "policy"),
+        (["--policy", "xs", "--agent", "random"], "random"),
+        (["--endpoint", "http://127.0.0.1:1/v1", "--model", "m"], "endpoint"),
+        (["--endpoint", "http://127.0.0.1:1/v1", "--model", "m", "--policy", "xs", "--agent", "policy"], "policy"),
+    ],
+)
+def test_a_policy_or_endpoint_that_is_named_plays_unless_another_agent_is_named(words, kind):
+    """The expert used to play in its place, with 100 % success."""
+    parsed = parse_command(COLLECT, words, make_console(io.StringIO(), {}))
+    assert parsed is not None and parsed.config.agent.kind == kind
 
 
 def test_an_endpoint_plays_as_its_policy_does(served, tmp_path, capsys):

@@ -122,11 +122,12 @@ def test_a_short_flag_of_a_renamed_setting_is_not_taken_for_a_misspelled_option(
 def test_a_mistake_is_told_before_torch_is_imported():
     """In a new process, over every verb and command with settings: whoever misspells one does not wait for torch."""
     knobs = json.loads((Path(__file__).parents[1] / "style" / "knobs.json").read_text(encoding="utf-8"))
-    commands = {command: any(knob.startswith("device:") for knob in own) for command, own in knobs.items()}
+    commands = {command: [knob.partition(":")[0] for knob in own] for command, own in knobs.items()}
     done = subprocess.run(
         [sys.executable, "-c", MISTAKES, json.dumps(commands)], capture_output=True, text=True, check=True
     )
-    assert len(commands) >= 40 and sum(commands.values()) >= 35
+    assert len(commands) >= 40 and sum("device" in names for names in commands.values()) >= 35
+    assert sum("policy" in names for names in commands.values()) >= 30
     wrong = {command: outcome for command, outcome in json.loads(done.stdout).items() if outcome}
     assert wrong == {}  # the first command that loads torch is to blame: it stays loaded
 
@@ -146,11 +147,14 @@ def try_mistake(words, message):
     return [] if code == 2 and is_told and not loaded else [code, loaded, stream.getvalue()]
 
 outcomes = {}
-for command, has_device in json.loads(sys.argv[1]).items():
+for command, names in json.loads(sys.argv[1]).items():
     words = command.split()
     outcomes[command] = try_mistake([*words, "--sead", "1"], "unknown key 'sead'")
-    if has_device:
+    if "device" in names:
         outcomes[command] += try_mistake([*words, "--device", "gpu"], "unknown device 'gpu'")
+    if "policy" in names:
+        data = ["--data", "missing"] if "data" in names else []
+        outcomes[command] += try_mistake([*words, *data, "--policy", "misspelt"], "unknown policy 'misspelt'")
 for verb in VERBS:
     outcomes[verb] = outcomes.get(verb, []) + try_mistake([verb, "--sead", "1"], "sead")
 query = ["memory", "query", "folder", "text", "--encoder", "model", "--device", "gpu"]

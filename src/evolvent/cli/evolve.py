@@ -18,7 +18,7 @@ from evolvent.cli.setup.model_defaults import fill_model_defaults, read_model_fa
 from evolvent.cli.setup.prompt_data import check_isolation, print_world_notes
 from evolvent.cli.setup.prompting import ActingConfig, fill_history
 from evolvent.cli.setup.record import RunRecord, choose_run_folder
-from evolvent.cli.setup.registry import describe_worlds, resolve_policy
+from evolvent.cli.setup.registry import check_named_inputs, describe_worlds, resolve_policy
 from evolvent.cli.setup.run_setup import EvaluationConfig, RunSetup, count_panel_episodes, open_backend, open_run
 from evolvent.cli.setup.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.terminal.progress import PlannedStage
@@ -60,6 +60,10 @@ class EvolveConfig(ModelConfig, BackendConfig, WorldsConfig):
     train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
+
+    def check_inputs(self) -> None:
+        """Checks that the policy exists; raises what `check_named_inputs` raises."""
+        check_named_inputs(self.policy)
 
     @field_validator("method")
     @classmethod

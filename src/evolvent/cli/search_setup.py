@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from evolvent.belief.named import parse_detector
 from evolvent.cli.setup.prompting import PromptConfig
-from evolvent.cli.setup.registry import POLICIES, resolve_model_folder, resolve_policy
+from evolvent.cli.setup.registry import POLICIES, check_policy_name, resolve_model_folder, resolve_policy
 from evolvent.cli.setup.settings import ModelConfig, WorldsConfig
 from evolvent.engine.asks import Engine
 from evolvent.engine.servers import ServerDialect, endpoint_type
@@ -77,6 +77,16 @@ class SearchSetupConfig(ModelConfig, WorldsConfig):
         if errors:
             raise ValueError("; ".join(errors))
         return self
+
+    def check_inputs(self) -> None:
+        """Checks that the policy and the judge exist.
+
+        Raises:
+            ConfigError and others: see `resolve_model_folder`.
+        """
+        check_policy_name(self.policy)
+        if self.judge:
+            _judge_folder(self.judge)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from evolvent.cli.setup.model_defaults import print_budget, read_model_facts
 from evolvent.cli.setup.prompt_data import load_reward
 from evolvent.cli.setup.prompting import HistoryConfig, fill_history
 from evolvent.cli.setup.record import RunRecord, read_run_verb, record_run
-from evolvent.cli.setup.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
+from evolvent.cli.setup.registry import POLICIES, check_policy_name, load_worlds, require_train_extra, resolve_policy
 from evolvent.cli.setup.settings import Command, ModelConfig, WorldsConfig, parse_command
 from evolvent.cli.setup.world_registry import TOKEN_VARIABLE
 from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
@@ -91,6 +91,15 @@ class ServeConfig(ModelConfig, WorldsConfig):
         default=0, ge=0, description="the same from one other machine; 0: the capacity and 64 more"
     )
     body_timeout_s: float = Field(default=30.0, gt=0, description="deadline of a request's body, for slow uploads")
+
+    def check_inputs(self) -> None:
+        """Checks that the served policy exists.
+
+        Raises:
+            ConfigError and others: see `check_policy_name`.
+        """
+        if self.policy:
+            check_policy_name(self.policy)
 
 
 COMMAND = Command(

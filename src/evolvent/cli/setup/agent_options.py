@@ -18,7 +18,7 @@ from evolvent.bench.suite import Player
 from evolvent.cli.setup.extensions import load_encoder
 from evolvent.cli.setup.model_defaults import read_model_facts
 from evolvent.cli.setup.prompting import ActingConfig
-from evolvent.cli.setup.registry import require_train_extra, resolve_policy
+from evolvent.cli.setup.registry import check_policy_name, require_train_extra, resolve_policy
 from evolvent.cli.setup.settings import ModelConfig, WorldsConfig
 from evolvent.cli.terminal.progress import Progress
 from evolvent.config import Config, resolve
@@ -137,11 +137,18 @@ class WorldPlayerConfig(ActingConfig, PlayerConfig):
 class AgentConfig(ModelConfig):
     """Settings of the agent that plays all episodes of a command."""
 
+    implied_settings: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "policy": ("agent.kind", "policy"),
+        "endpoint": ("agent.kind", "endpoint"),
+    }
+
     agent: PlayerConfig = Field(default_factory=PlayerConfig, description="who plays")
     policy: str = Field(
-        default="xs", description="for the agent policy: a size, a model (folder, GGUF file, name), or a run"
+        default="xs", description="who plays: a size, a model (folder, GGUF file, name), or a run; then --agent policy"
     )
-    endpoint: str = Field(default="", description="for the agent endpoint: its URL, as http://127.0.0.1:8000/v1")
+    endpoint: str = Field(
+        default="", description="where it plays: the URL, as http://127.0.0.1:8000/v1; then --agent endpoint"
+    )
     model: str = Field(default="", description="for the agent endpoint: the model to ask there")
     dialect: ServerDialect = Field(default="openai", description="for the agent endpoint: what it speaks")
     key_env: str = Field(default=_KEY_VARIABLE, description="the environment variable that holds the endpoint's key")
@@ -162,6 +169,15 @@ class AgentConfig(ModelConfig):
         if self.agent.kind == "endpoint" and not (self.endpoint and self.model):
             raise ValueError("--agent endpoint needs --endpoint URL and --model NAME")
         return self
+
+    def check_inputs(self) -> None:
+        """Checks that the policy that plays exists.
+
+        Raises:
+            ConfigError and others: see `check_policy_name`.
+        """
+        if self.agent.kind == "policy":
+            check_policy_name(self.policy)
 
 
 class WorldsAgentConfig(AgentConfig, WorldsConfig):

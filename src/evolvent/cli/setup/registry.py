@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL_WORLDS",
     "POLICIES",
+    "check_named_inputs",
+    "check_policy_name",
     "describe_worlds",
     "find_control_policy",
     "is_world_file",
@@ -337,6 +339,23 @@ def check_policy_name(name: str) -> None:
     """
     if name not in POLICIES:
         resolve_model_folder(name)
+
+
+def check_named_inputs(policy: str, data: Path | None = None) -> None:
+    """Checks that the policy and the data of a training exist, as `check_policy_name` does.
+
+    Raises:
+        ConfigError: those that do not. Others: see `resolve_model_folder`.
+    """
+    problems = list[Problem]()
+    if data is not None and not data.exists():
+        problems.append(Problem("data", f"{data} does not exist", "pass a run or a file"))
+    try:
+        check_policy_name(policy)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(problems)
 
 
 def find_control_policy(name: str) -> Path | None:

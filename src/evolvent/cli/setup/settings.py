@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from pydantic import Field, field_validator
 from rich.console import Console
@@ -20,6 +20,7 @@ from evolvent.models.placement import DEFAULT_CONTEXT, DtypeName, Placement, is_
 
 __all__ = [
     "AnyCommand",
+    "ChecksInputs",
     "Command",
     "DeviceConfig",
     "ModelConfig",
@@ -32,6 +33,18 @@ __all__ = [
 
 C = TypeVar("C", bound=Config)
 _COMMAND_OPTIONS = ("--preset", "--config", "--resume")
+
+
+@runtime_checkable
+class ChecksInputs(Protocol):
+    """Settings that name models or files."""
+
+    def check_inputs(self) -> None:
+        """Checks that they exist, before torch is imported and before anything is written.
+
+        Raises:
+            ConfigError: all that do not.
+        """
 
 
 class WorldsConfig(Config):
@@ -153,7 +166,7 @@ def parse_command(command: Command[C], argv: Sequence[str], console: Console) ->
     """Resolves a command line; returns None after printing help or, on request, the resolved configuration.
 
     Raises:
-        ConfigError: all problems of the command line at once.
+        ConfigError: all problems of the command line at once; then those of the models and files that it names.
     """
     if any(word in ("-h", "--help") for word in argv):
         console.print(format_help(command), soft_wrap=True)
@@ -192,6 +205,8 @@ def parse_command(command: Command[C], argv: Sequence[str], console: Console) ->
         return None
     if name != next(iter(command.presets), None) and name is not None and "--preset" not in split.options:
         console.print(f"preset {name}, which fits the policy; --preset names another", soft_wrap=True)
+    if resume is None and isinstance(config, ChecksInputs):
+        config.check_inputs()
     return ParsedCommand(config, resume)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from evolvent.cli.setup.registry import check_named_inputs
 from evolvent.cli.setup.registry import resolve_policy as policy_named
 from evolvent.cli.setup.settings import ModelConfig, WorldsConfig
 from evolvent.cli.train.data import EpisodeSummary, holds_episodes, read_data_rows, read_episodes
@@ -68,6 +69,10 @@ class RecipeConfig(ModelConfig, WorldsConfig):
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     parallel: Parallelism = Field(default_factory=Parallelism, description="how the model is laid over processes")
     keep: CheckpointConfig = Field(default_factory=CheckpointConfig, description="checkpoints and snapshots")
+
+    def check_inputs(self) -> None:
+        """Checks that the data and the policy exist; raises what `check_named_inputs` raises."""
+        check_named_inputs(self.policy, self.data)
 
     def make_reading_config(self) -> ReadingConfig:
         """Returns the settings by which rows become sequences."""

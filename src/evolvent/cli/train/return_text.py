@@ -15,7 +15,7 @@ from rich.console import Console
 
 from evolvent.cli.setup.model_defaults import fill_model_defaults, read_model_facts
 from evolvent.cli.setup.record import RunRecord, choose_run_folder
-from evolvent.cli.setup.registry import load_worlds, require_train_extra, resolve_policy
+from evolvent.cli.setup.registry import check_named_inputs, load_worlds, require_train_extra, resolve_policy
 from evolvent.cli.setup.run_setup import (
     EvaluationConfig,
     RunSetup,
@@ -54,6 +54,10 @@ class TrainReturnTextConfig(ModelConfig):
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement in worlds")
     return_text: ReturnTextConfig = Field(default_factory=ReturnTextConfig, description="the method")
+
+    def check_inputs(self) -> None:
+        """Checks that the policy and the data exist; raises what `check_named_inputs` raises."""
+        check_named_inputs(self.policy, self.data)
 
 
 COMMANDS = {

@@ -15,7 +15,7 @@ from evolvent.cli.evolve import choose_exploration_tasks
 from evolvent.cli.setup.backends import BackendConfig
 from evolvent.cli.setup.model_defaults import fill_model_defaults, find_train_defaults, read_model_facts
 from evolvent.cli.setup.record import RunRecord, choose_run_folder
-from evolvent.cli.setup.registry import load_worlds, resolve_policy
+from evolvent.cli.setup.registry import check_named_inputs, load_worlds, resolve_policy
 from evolvent.cli.setup.run_setup import (
     EvaluationConfig,
     RunSetup,
@@ -77,6 +77,10 @@ class SearchTrainingConfig(ModelConfig, BackendConfig, WorldsConfig):
     slots: int = Field(default=192, ge=1, description="episodes open at once")
     threads: int = Field(default=1, ge=1, description="threads of torch")
     panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
+
+    def check_inputs(self) -> None:
+        """Checks that the policy exists; raises what `check_named_inputs` raises."""
+        check_named_inputs(self.policy)
 
 
 class TrainTSLLMConfig(SearchTrainingConfig):
