@@ -8,7 +8,7 @@ ARGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help evolve evolve-real test test-full check format docs docs-worlds docs-commands clean
+.PHONY: help evolve evolve-real test test-full check format docs docs-worlds docs-methods docs-commands clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -43,6 +43,9 @@ docs: $(VENV)/.docs ## the documentation site, in build/site
 
 docs-worlds: $(VENV)/.dev ## the pages of the worlds, docs/worlds/NAME.md
 	$(BIN)/python tools/world_pages.py
+
+docs-methods: $(VENV)/.dev ## the pages of the methods, docs/methods/NAME.md
+	$(BIN)/python tools/method_pages.py
 
 docs-commands: $(VENV)/.dev ## the pages of the commands, docs/commands/NAME.md
 	$(BIN)/python tools/command_pages.py
