@@ -326,7 +326,7 @@ class GrpoShape:
     steps: int = 2
     seed: int = 0
     words: int = 130
-    forward_tokens: int = 512
+    forward_tokens: int = 1024  # the default of `evolvent train grpo` with this model
     rows_per_forward: int = 8
 
     def policy(self) -> Any:

@@ -130,7 +130,7 @@ def connect_team_agent(agent: ModuleType, url: str) -> Iterator[Play]:
 
 
 SETUPS = [
-    Setup("tool_agent", DISHES, 8, 40, 4, render_calls, connect_tool_agent),
+    Setup("tool_agent", DISHES, 8, 40, 8, render_calls, connect_tool_agent),
     Setup("react_agent", DOORS, 10, 24, 8, render_walks, connect_react_agent),
     Setup("team_agent", COLORS, 8, 40, 8, render_paintings, connect_team_agent),
 ]
