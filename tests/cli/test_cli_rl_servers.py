@@ -10,6 +10,7 @@ import pytest
 
 import evolvent as ev
 from evolvent.cli.main import main
+from evolvent.engine.endpoint import Endpoint
 from evolvent.models.policy import load_policy
 from tests.cli.loose_world import Loose
 from tests.faults.launched import Launched
@@ -85,6 +86,25 @@ def test_ranks_that_play_on_servers_train_as_one_process(whole, tmp_path, count)
     snapshots = sorted(path.name for path in (tmp_path / "weights" / "snapshots").glob("step-*"))
     assert snapshots == ["step-000002", "step-000003"], "once a version, whatever the number of servers"
     assert load_policy(tmp_path / "weights" / "snapshots" / "step-000003").version == 3
+
+
+@pytest.mark.long
+def test_ranks_hand_over_adapters_alone(tmp_path):
+    """The same training as in one process; a version is its adapter, written once for two servers."""
+    adapter = ("--adapter.kind", "lora", "--adapter.rank", 4)
+    with serve(2, tmp_path) as (urls, servers):
+        words = [*FEW, *adapter, *name_servers(urls, tmp_path), "--hand_over_as", "adapter", "--to", "run"]
+        with Launched(2, words, cwd=tmp_path) as ranks:
+            assert ranks.wait(seconds=200) == [0, 0], ranks.errors()
+        for server in servers:
+            with Endpoint(server.url, "base") as endpoint:
+                assert [name.partition("-v")[2][:1] for name in endpoint.models()] == ["", "2", "3"]
+    words = (*FEW, *adapter, "--policy", tmp_path / "base", "--to", tmp_path / "alone")
+    assert main([str(word) for word in words]) == 0
+    check_same_training(tmp_path / "run", tmp_path / "alone")
+    files = [path.name for path in (tmp_path / "weights").rglob("*.safetensors")]
+    assert set(files) == {"adapter_model.safetensors"} and len(files) == 3, "the lag of 1, and two"
+    assert {row["handover_bytes"] < 100_000 for row in read_rows(tmp_path / "run")} == {True}
 
 
 @pytest.mark.long

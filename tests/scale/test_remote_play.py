@@ -126,7 +126,7 @@ def test_grpo_over_http_is_grpo_in_process(tmp_path, policy, shared):
 def test_an_adapter_is_merged_before_it_is_handed_over(tmp_path, policy, shared):
     world, (endpoint, root) = Letters(), shared
     tuned = adapt(policy, AdapterConfig(kind="lora", rank=4), seed=1)
-    using = remote(world, endpoint, root / "lora")
+    using = remote(world, endpoint, root / "lora", sends_adapters=False)
     best, played, rows = practised(tmp_path / "run", using, tuned, world)
     assert len(played) == 36 and all(abs(row["mismatch"]) < 1e-4 for row in rows)
     newest = load_policy(max((root / "lora" / "snapshots").glob("step-*")))
@@ -136,6 +136,44 @@ def test_an_adapter_is_merged_before_it_is_handed_over(tmp_path, policy, shared)
         own, merged, first = (one.model(ids).logits for one in (best, newest, policy))
     torch.testing.assert_close(own, merged, atol=1e-4, rtol=1e-4)
     assert float((merged - first).abs().max()) > 1e-3
+
+
+def read_losses(folder):
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row for row in map(json.loads, lines) if row["kind"] == "practise" and "loss" in row]
+
+
+def test_adapters_alone_are_handed_over_and_train_as_whole_weights_do(tmp_path, policy, shared):
+    """The tokens are the same, and losses agree to 2e-6; a version costs its adapter's bytes, and two stay loaded."""
+    world, (endpoint, root) = Letters(), shared
+    tuned = adapt(policy, AdapterConfig(kind="lora", rank=4), seed=1)
+    trainings = {}
+    for name, sends_adapters in (("whole", False), ("adapter", None)):
+        write_plain(policy, root / "again")
+        endpoint.load_weights(root / "again")  # the base, which whole weights have replaced
+        using = remote(world, endpoint, root / f"{name}-weights", sends_adapters=sends_adapters)
+        trainings[name] = practised(tmp_path / name, using, tuned, world)
+    assert using.sends_adapters and endpoint.models()[0] == NAME
+    assert [label.partition("-v")[2][:1] for label in endpoint.models()[1:]] == ["2", "3"], "the lag of 1, and one"
+    (whole, played_whole, _), (alone, played_alone, rows) = trainings["whole"], trainings["adapter"]
+    pairs = {name.partition("/")[2]: one for name, one in played_whole.items()}
+    assert len(pairs) == len(played_alone) == 36
+    for name, one in played_alone.items():
+        pair = pairs[name.partition("/")[2]]
+        assert one.actions == pair.actions and one.score == pair.score and one.error is None
+        for own, other in zip(one.generations, pair.generations, strict=True):
+            assert own.ids.tolist() == other.ids.tolist() and own.policy_version == other.policy_version
+            np.testing.assert_allclose(own.logprobs, other.logprobs, atol=2e-6)
+    assert len(rows) == 3 and all(abs(row["mismatch"]) < 1e-6 and row["unscored"] == 0 for row in rows)
+    losses = [[row["loss"] for row in read_losses(tmp_path / name)] for name in ("whole", "adapter")]
+    np.testing.assert_allclose(losses[1], losses[0], atol=2e-6)
+    assert alone.version == whole.version == 3
+    num_weights = sum(weight.numel() for weight in tuned.model.parameters() if weight.requires_grad)
+    files = list((root / "adapter-weights").rglob("*.safetensors"))
+    assert len(files) == 3 and all(path.name == "adapter_model.safetensors" for path in files)
+    assert {path.stat().st_size < 4 * num_weights + 2048 for path in files} == {True}
+    sizes = {name: [row["handover_bytes"] for row in read_losses(tmp_path / name)] for name in trainings}
+    assert max(sizes["adapter"]) < 4 * num_weights + 4096 < 4 * policy.parameters() < min(sizes["whole"])
 
 
 def test_weights_of_somebody_else_are_noticed_and_handed_over_anew(tmp_path, policy, shared):

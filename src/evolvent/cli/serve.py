@@ -38,6 +38,7 @@ from evolvent.web import Access, App, build_access
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
     from evolvent.serve.openai.recording import SessionRecorder
 
 __all__ = ["COMMAND", "DIALECTS", "ServeConfig", "run"]
@@ -329,9 +330,18 @@ def _make_policy_app(
     )
     fill_history(config, served_policy, console)
     name = Path(policy_name).resolve().name if policy_name not in POLICIES else policy_name
-    engine = engine_for(served_policy, slots=config.slots)
-    generator = Generator(served_policy, engine, slots=getattr(engine, "slots", config.slots))
-    dialect = PolicyDialect(generator, name, reload=config.reload, recorder=recorder)
+
+    def build_generator(policy: Policy) -> Generator:
+        engine = engine_for(policy, slots=config.slots)
+        return Generator(policy, engine, slots=getattr(engine, "slots", config.slots))
+
+    dialect = PolicyDialect(
+        build_generator(served_policy),
+        name,
+        reload=config.reload,
+        recorder=recorder,
+        build_generator=build_generator,
+    )
     return build_policy_app(dialect, access=access, connections=connections), name
 
 

@@ -7,18 +7,19 @@ a proxy of the environment nor a redirect is followed, since both would hand the
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
@@ -29,7 +30,16 @@ from pydantic import SecretStr
 from evolvent.deadline import Deadline, backoff
 from evolvent.engine.asks import GREEDY, Sampling
 from evolvent.engine.replies import SESSION_HEADER, Reply, read_reply
-from evolvent.errors import ConfigError, ContextOverflow, EndpointError, EngineError, Problem, unknown_name_problem
+from evolvent.engine.served_adapters import ServedAdapter, is_already_loaded, is_unknown_adapter
+from evolvent.errors import (
+    ConfigError,
+    ContextOverflow,
+    EndpointError,
+    EngineError,
+    Problem,
+    WeightsChanged,
+    unknown_name_problem,
+)
 from evolvent.messages import Message
 from evolvent.trajectory import Json
 from evolvent.web import is_loopback, is_too_deep
@@ -50,6 +60,8 @@ _PERMANENT_CODES = frozenset(
 _OVERFLOW = re.compile(r"context[ _-]?(length|window|size)|maximum (input|prompt) length|prompt is too long", re.I)
 _CHECK_S = 15.0  # how long to wait for an endpoint before anything is played
 _UPDATE = "/update_weights_from_disk"  # SGLang's name, outside the versioned paths
+_LOAD_S = 600.0  # how long a server may take to load an adapter
+_NO_REPEAT = frozenset({500})  # a server that cannot load an adapter says so with a status that otherwise passes
 _NEW_LIMIT = "max_completion_tokens"  # instead of max_tokens
 _GRACE_S = 10.0  # a call ends by itself at its deadline; where a connection trickles, its thread is left behind
 
@@ -62,6 +74,25 @@ class EndpointUsage:
     retries: int = 0
     prompt: int = 0
     completion: int = 0
+
+
+class _Counts:
+    """The counts of an endpoint, which all its views share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests = self._retries = self._prompt = self._completion = 0
+
+    def add(self, *, requests: int = 0, retries: int = 0, prompt: int = 0, completion: int = 0) -> None:
+        with self._lock:
+            self._requests += requests
+            self._retries += retries
+            self._prompt += prompt
+            self._completion += completion
+
+    def read(self) -> EndpointUsage:
+        with self._lock:
+            return EndpointUsage(self._requests, self._retries, self._prompt, self._completion)
 
 
 class _TransientFailure(Exception):
@@ -143,9 +174,9 @@ class Endpoint:
             trust_env=False,
             follow_redirects=False,
         )
-        self._closed, self._lock, self._rng = threading.Event(), threading.Lock(), Random()
-        self._requests = self._retries = self._prompt = self._completion = 0
+        self._closed, self._counts, self._rng = threading.Event(), _Counts(), Random()
         self._renames_max_tokens = False
+        self._adapter: ServedAdapter | None = None
 
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, {self.model!r})"
@@ -169,8 +200,7 @@ class Endpoint:
     @property
     def usage(self) -> EndpointUsage:
         """Returns the counts so far."""
-        with self._lock:
-            return EndpointUsage(self._requests, self._retries, self._prompt, self._completion)
+        return self._counts.read()
 
     @property
     def call_timeout_s(self) -> float:
@@ -251,6 +281,85 @@ class Endpoint:
         """
         return self._post_weights({"model_path": str(folder)}, wait_s=wait_s)
 
+    def using(self, adapter: ServedAdapter) -> Self:
+        """Returns this endpoint with requests that name an adapter: no other weights answer them.
+
+        A server that does not know the adapter any more, because it began anew, is told to load it again. The view
+        shares the connections and counts of this endpoint; close either.
+        """
+        view = copy.copy(self)
+        view._adapter = adapter
+        return view
+
+    def load_adapter(self, adapter: ServedAdapter, *, wait_s: float = _LOAD_S) -> None:
+        """Lets the server load an adapter over the base that it serves; one that it has loaded stays.
+
+        Args:
+            adapter: its name is the label of its weights, so that a name never stands for others.
+            wait_s: for all tries together.
+        Raises:
+            EndpointError: it loads no adapters, refuses this one, or did not answer in time.
+        """
+        try:
+            self._post_adapter("load", {"lora_name": adapter.name, "lora_path": str(adapter.folder)}, wait_s=wait_s)
+        except EndpointError as error:
+            if not is_already_loaded(error):
+                raise
+
+    def unload_adapter(self, name: str, *, wait_s: float = _LOAD_S) -> None:
+        """Lets the server drop an adapter; one that it does not know is gone already. Raises EndpointError."""
+        try:
+            self._post_adapter("unload", {"lora_name": name}, wait_s=wait_s)
+        except EndpointError as error:
+            if not is_unknown_adapter(error):
+                raise
+
+    def check_adapters(self) -> None:
+        """Checks that the endpoint has the routes that load adapters, without loading any.
+
+        Raises:
+            ConfigError: it has not. EndpointError: no answer in time.
+        """
+        self._check_route(
+            "/v1/load_lora_adapter",
+            hint="start evolvent serve with --reload FOLDER, or vLLM with --enable-lora and "
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+            lacking="loads no adapters",
+        )
+
+    def _post_adapter(self, verb: str, body: Json, *, wait_s: float) -> None:
+        """Sends an adapter's name in vLLM's form, which is answered with a text."""
+        url = f"{self.base_url}/{verb}_lora_adapter"
+        self._request_json("POST", url, body, {}, wait_s=wait_s, final_statuses=_NO_REPEAT, is_text=True)
+
+    def _adapter_fields(self) -> dict[str, str]:
+        """Returns the fields of a request that name the adapter."""
+        return {} if self._adapter is None else {"model": self._adapter.name}
+
+    def _request_reply(self, request: Callable[[], Reply]) -> Reply:
+        """Returns the reply of a request; a server that does not know the adapter loads it again, once.
+
+        Raises:
+            WeightsChanged: another model answered than was asked.
+        """
+        adapter = self._adapter
+        if adapter is None:
+            return request()
+        try:
+            reply = request()
+        except EndpointError as error:
+            if not is_unknown_adapter(error):
+                raise
+            log.warning("%s does not know %s: it loads it again", self.root, adapter.name)
+            self.load_adapter(adapter, wait_s=self.timeout_s)
+            reply = request()
+        asked_model = self._adapter_fields().get("model", "")
+        if asked_model and reply.model not in ("", asked_model):
+            raise WeightsChanged(
+                f"{self.root} answered with another model than was asked", value=reply.model, expected=asked_model
+            )
+        return replace(reply, fingerprint=adapter.name)
+
     def check_weights(self) -> None:
         """Checks that the endpoint has the routes that take weights, without sending any.
 
@@ -259,7 +368,7 @@ class Endpoint:
         """
         self._check_route(_UPDATE, hint="start it with --reload FOLDER, or name the server's --dialect")
 
-    def _check_route(self, path: str, *, hint: str) -> None:
+    def _check_route(self, path: str, *, hint: str, lacking: str = "takes no weights") -> None:
         """Checks that a route is there: it answers 405 to a GET, which changes nothing, and a missing one 404."""
         url = self.root + path
         try:
@@ -269,7 +378,7 @@ class Endpoint:
                 return
             if error.value not in (404, 501):
                 raise
-            message = f"{self.root} takes no weights: it has no {path}"
+            message = f"{self.root} {lacking}: it has no {path}"
             raise ConfigError([Problem("endpoint", message, hint)]) from error
 
     def _post_weights(self, body: Json, *, wait_s: float) -> str:
@@ -303,7 +412,10 @@ class Endpoint:
             raise ConfigError([unknown_name_problem("model", self.model, names, location=self.base_url)])
 
     def _request_completion(self, path: str, body: dict[str, Any], *, tokens: bool, session: str | None) -> Reply:
-        fields = {"model": self.model, **body, **self._extra}
+        fields = {"model": self.model, **body, **self._adapter_fields(), **self._extra}
+        return self._request_reply(lambda: self._post_completion(path, fields, tokens=tokens, session=session))
+
+    def _post_completion(self, path: str, fields: Mapping[str, Any], *, tokens: bool, session: str | None) -> Reply:
         headers = {} if session is None else {SESSION_HEADER: session}
         url, payload = self.base_url + path, {key: value for key, value in fields.items() if value is not None}
         if self._renames_max_tokens:
@@ -323,36 +435,49 @@ class Endpoint:
         return read_reply(row, chat=chat, tokens=tokens, request_name=request_name)
 
     def _count_tokens(self, reply: Reply) -> Reply:
-        with self._lock:
-            self._prompt += reply.prompt_tokens
-            self._completion += reply.completion_tokens
+        self._counts.add(prompt=reply.prompt_tokens, completion=reply.completion_tokens)
         return reply
 
-    def _request_json(self, method: str, url: str, body: Json, headers: Mapping[str, str], *, wait_s: float) -> Any:
-        """Returns the JSON value of a successful answer; repeats transient failures after pauses."""
+    def _request_json(
+        self,
+        method: str,
+        url: str,
+        body: Json,
+        headers: Mapping[str, str],
+        *,
+        wait_s: float,
+        final_statuses: frozenset[int] = frozenset(),
+        is_text: bool = False,
+    ) -> Any:
+        """Returns the JSON value of a successful answer; repeats transient failures after pauses.
+
+        Args:
+            final_statuses: statuses that are not transient here.
+            is_text: whether a successful answer is a text, which is not read.
+        """
         deadline, problem = Deadline(wait_s), None
         for attempt in itertools.count():
             try:
-                value = self._request_once(method, url, body=body, headers=headers, deadline=deadline)
+                value = self._request_once(method, url, body=body, headers=headers, deadline=deadline, is_text=is_text)
             except _TransientFailure as failure:
+                if failure.error.value in final_statuses:
+                    raise failure.error from failure
                 problem = failure
             except EndpointError:
                 if problem is not None and deadline.expired:  # it cut this try: what the one before said, says more
                     raise problem.error from problem
                 raise
             else:
-                with self._lock:
-                    self._requests += 1
+                self._counts.add(requests=1)
                 return value
             pause = max(_backoff_s(attempt, self._rng), problem.after_s)
             if pause >= deadline.left() or self._closed.wait(pause):
                 raise problem.error from problem
-            with self._lock:
-                self._retries += 1
+            self._counts.add(retries=1)
         raise EndpointError("no attempt was made", value=url)
 
     def _request_once(
-        self, method: str, url: str, *, body: Json, headers: Mapping[str, str], deadline: Deadline
+        self, method: str, url: str, *, body: Json, headers: Mapping[str, str], deadline: Deadline, is_text: bool
     ) -> Any:
         request_name = f"{method} {url}"
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
@@ -375,9 +500,9 @@ class Endpoint:
                     f"{request_name}: no answer", value=description, hint="check that the endpoint is running"
                 )
             ) from error
-        return self._parse_response(request_name, response, data)
+        return self._parse_response(request_name, response, data, is_text=is_text)
 
-    def _parse_response(self, request_name: str, response: httpx2.Response, data: bytes) -> Any:
+    def _parse_response(self, request_name: str, response: httpx2.Response, data: bytes, *, is_text: bool) -> Any:
         status = response.status_code
         if 300 <= status < 400:
             target = self._redact(response.headers.get("location", ""))
@@ -389,7 +514,7 @@ class Endpoint:
         row = _parse_json(data)
         error_body = row.get("error") if isinstance(row, Mapping) else None
         if status < 300 and not error_body:
-            if row is None:
+            if row is None and not is_text:
                 encoding = response.headers.get("content-encoding", "identity")
                 if encoding.lower() not in ("", "identity"):
                     raise EndpointError(

@@ -6,6 +6,7 @@
     POST /tokenize {"prompt"}
     POST /update_weights_from_disk {"model_path", "weight_version"}
     GET  /model_info                                             "weight_version" of what is served
+    POST /load_lora_adapter, /unload_lora_adapter                an adapter over the base (`served_adapters`)
 
 Its log-probabilities are of the logits over the temperature, before top-k and top-p; at temperature 0 of the logits
 themselves. Written from SGLang 0.5.23 as it is published. `evolvent serve --policy` answers the same routes.
@@ -27,8 +28,11 @@ from evolvent.engine.labels import reply_label, same_weights, weights_label
 from evolvent.engine.replies import SESSION_HEADER, Reply, read_reply
 from evolvent.errors import ConfigError, EndpointError, Problem, TokensMissing, WeightsChanged
 from evolvent.messages import Message
+from evolvent.trajectory import Json
 
 __all__ = ["SglangEndpoint"]
+
+_MESSAGE_CHARS = 500  # characters of the server's own message that an error shows
 
 
 class SglangEndpoint(Endpoint):
@@ -78,14 +82,19 @@ class SglangEndpoint(Endpoint):
         ids = [int(token) for token in prompt]
         body = {
             "sampling_params": {key: value for key, value in params.items() if value is not None},
+            **self._adapter_fields(),
             **self._extra,
             "input_ids": ids,
             "return_logprob": True,
         }
         url, headers = f"{self.root}/generate", {} if session is None else {SESSION_HEADER: session}
         payload = {key: value for key, value in body.items() if value is not None}
-        row = self._request_json("POST", url, payload, headers, wait_s=self.timeout_s)
-        return self._count_tokens(_parse_generation(row, ids, request_name=f"POST {url}"))
+
+        def request() -> Reply:
+            row = self._request_json("POST", url, payload, headers, wait_s=self.timeout_s)
+            return self._count_tokens(_parse_generation(row, ids, request_name=f"POST {url}"))
+
+        return self._request_reply(request)
 
     def tokenize(self, text: str) -> NDArray[np.int32]:
         """Returns the token ids `[P]` that its tokenizer makes of a text. Raises EndpointError, TokensMissing."""
@@ -122,6 +131,23 @@ class SglangEndpoint(Endpoint):
                 hint="use the server for one run at a time",
             )
         return served
+
+    def check_adapters(self) -> None:
+        """Checks that the server has the route that loads adapters; see `Endpoint.check_adapters`."""
+        self._check_route("/load_lora_adapter", hint="start SGLang with --enable-lora", lacking="loads no adapters")
+
+    def _post_adapter(self, verb: str, body: Json, *, wait_s: float) -> None:
+        url = f"{self.root}/{verb}_lora_adapter"
+        row = self._request_json("POST", url, body, {}, wait_s=wait_s, final_statuses=frozenset({500}))
+        if not isinstance(row, Mapping) or row.get("success") is not True:
+            raise EndpointError(
+                f"POST {url}: the endpoint refused the adapter",
+                value=ascii(row)[:_MESSAGE_CHARS],
+                expected='{"success": true}',
+            )
+
+    def _adapter_fields(self) -> dict[str, str]:
+        return {} if self._adapter is None else {"lora_path": self._adapter.name}
 
     def _parse_reply(self, row: object, *, chat: bool, tokens: bool, request_name: str) -> Reply:
         """Parses a chat reply, whose token ids have another field name here."""

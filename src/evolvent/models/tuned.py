@@ -30,6 +30,7 @@ from evolvent.errors import (
 if TYPE_CHECKING:
     from types import ModuleType
 
+    import torch
     from torch import Tensor
     from transformers import PreTrainedModel
 
@@ -220,12 +221,15 @@ def plain_model(model: PreTrainedModel) -> PreTrainedModel:
         return floats.merge_and_unload()
 
 
-def base_digest(model: PreTrainedModel) -> str:
+def base_digest(model: PreTrainedModel, *, dtype: torch.dtype | None = None) -> str:
     """Computes a digest of the weights below an adapter, for any dtype: names, shapes and evenly spaced weights of
     each.
 
     Weights of 4 bits count by their codes and scales. Not of every weight: an update changes nearly all, and reading
     all of a large model takes longer than loading it.
+
+    Args:
+        dtype: numbers that floats are rounded to first: the digest of a model that was loaded with these.
     """
     digest = hashlib.sha256()
     from evolvent.models.nf4 import iterate_buffers
@@ -233,7 +237,9 @@ def base_digest(model: PreTrainedModel) -> str:
     base = strip_adapter(model)
     for name, weight in sorted([*base.named_parameters(), *iterate_buffers(base)]):
         flat = weight.detach().flatten()
-        some = flat[:: max(1, -(-len(flat) // _DIGEST_SAMPLES))].float().cpu().numpy().astype("<f4")
+        samples = flat[:: max(1, -(-len(flat) // _DIGEST_SAMPLES))]
+        samples = samples if dtype is None or not samples.is_floating_point() else samples.to(dtype)
+        some = samples.float().cpu().numpy().astype("<f4")
         digest.update(f"{name} {tuple(weight.shape)}".encode() + some.tobytes())
     return digest.hexdigest()[:24]
 

@@ -2,7 +2,7 @@
 back.
 
     trainer (this process)                                   endpoint (`evolvent serve --policy`, SGLang)
-    next policy version -> a model folder --- hand_over -->  takes the weights
+    next policy version -> a model folder --- hand_over -->  takes the weights, or an adapter over its base
     rollout             -> ChatAgent      --- messages -->   tokenizes, writes
     scoring                               <-- token ids, log-probabilities, fingerprint
 
@@ -13,7 +13,8 @@ sampler's, so the difference between sampler and learner is measured (`mismatch`
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import logging
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.backend import RunStage, StageSettings
 from evolvent.engine.endpoint import Endpoint, EndpointUsage
 from evolvent.engine.replies import FINGERPRINT
+from evolvent.engine.served_adapters import ServedAdapter
 from evolvent.errors import (
     ConfigError,
     EndpointError,
@@ -38,7 +40,16 @@ from evolvent.errors import (
 from evolvent.models.policy import Policy
 from evolvent.models.snapshots import publish_snapshot
 from evolvent.models.tuned import plain_model
+from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.rollout.episode import BranchedStarts, FailureCounts, collect
+from evolvent.scale.adapter_handover import (
+    AdapterPublisher,
+    check_fallback,
+    check_hand_over_routes,
+    check_served_adapter,
+    count_folder_bytes,
+    uses_adapter,
+)
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Trajectory, trajectory_name, unscored
 
@@ -46,12 +57,14 @@ __all__ = [
     "EndpointBackend",
     "check_endpoint",
     "check_tokenizer",
+    "choose_hand_over",
     "hand_over_weights",
     "load_published_weights",
     "publish_weights",
     "write_plain",
 ]
 
+_log = logging.getLogger(__name__)
 _NUM_PROBED_TOKENS = 256  # tokens of the vocabulary, evenly spaced, that both sides must read alike
 _REFUSALS = (400, 404, 422)  # statuses of servers that do not know a field or a route
 _NUM_SNAPSHOTS = 2  # handed-over folders: the one that plays, and the one before
@@ -66,6 +79,9 @@ class EndpointBackend(LocalBackend):
     episode of another version becomes an error (WeightsChanged) without a score, and the weights are handed over
     again. Other endpoints report no version; their episodes get the version that was handed over.
 
+    Where the policy is a LoRA adapter over the base that the endpoint serves, its adapter alone is handed over.
+    Requests name it, so no other version answers them. The last `num_versions` adapters stay loaded there.
+
     Args:
         endpoint: Returns tokens (`tokens=True`); `processed` where its log-probabilities are of the distribution
             sampled from, which other settings than temperature 1 need. The caller closes it.
@@ -73,6 +89,8 @@ class EndpointBackend(LocalBackend):
         handover_s: Maximum seconds until the endpoint serves other weights, including all retries.
         hint: See `ChatAgent`; "": the prompts equal those of `LanguageAgent`, so that a run over HTTP equals a run
             in process.
+        sends_adapters: Whether adapters alone are handed over; None: where the policy is one and the endpoint loads it.
+        num_versions: Number of adapters that stay loaded at the endpoint; `train_rl` sets it.
     Raises:
         ConfigError: an endpoint that does not return tokens, or policies that choose among listed actions.
     """
@@ -81,6 +99,12 @@ class EndpointBackend(LocalBackend):
     handover: Path
     handover_s: float = 600.0
     hint: str | None = ""
+    sends_adapters: bool | None = None
+    num_versions: int = _NUM_SNAPSHOTS
+    _adapters: list[ServedAdapter] = field(default_factory=list, init=False)
+    _publisher: AdapterPublisher = field(init=False)
+    _player: Endpoint = field(init=False)
+    _handover_bytes: int = field(default=0, init=False)
     _spent: EndpointUsage = field(default_factory=EndpointUsage, init=False)
     _served_policy: Policy | None = field(default=None, init=False)
     _has_version: bool = field(default=False, init=False)
@@ -95,6 +119,16 @@ class EndpointBackend(LocalBackend):
             problems.append(Problem("deciding", "an endpoint cannot score listed actions", "use a local policy"))
         if problems:
             raise ConfigError(problems)
+        self._player, self._publisher = self.endpoint, AdapterPublisher(self.handover)
+
+    def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
+        """Returns a trainer whose metrics tell the bytes of each version's weights; see `LocalBackend.train_rl`."""
+        self.num_versions = spec.config.max_policy_lag + 1
+
+        def log(row: Mapping[str, object]) -> None:
+            stage.log({**row, "handover_bytes": self._handover_bytes} if row.get("kind") == "practise" else row)
+
+        return super().train_rl(policy, replace(stage, log=log), spec=spec)
 
     def settings(self) -> dict[str, StageSettings]:
         """Returns the settings of playing in process: the endpoint does not change an episode, unless a hint is
@@ -124,6 +158,7 @@ class EndpointBackend(LocalBackend):
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         with self._lock, ExitStack() as open_:  # weights and episodes of one version at a time
             self._hand_over(policy)
+            chat_agent = replace(chat_agent, endpoint=self._player)
             playing = collect(
                 self.worlds,
                 starts,
@@ -169,8 +204,56 @@ class EndpointBackend(LocalBackend):
             check_tokenizer(self.endpoint, policy)
             self._checked = True
         self._served_policy = None
-        self._has_version = hand_over_weights(policy, self.endpoint, self.handover, wait_s=self.handover_s)
+        if self.sends_adapters is None:
+            self.sends_adapters = uses_adapter(policy) and choose_hand_over(
+                self.endpoint, policy, self._publisher, sends_adapters=None, wait_s=self.handover_s
+            )
+        if self._plays_adapter(policy):
+            adapter = self._publish_adapter(policy)
+            self._load_adapter(self.endpoint, adapter)
+            self._player = self.endpoint.using(adapter)
+        else:
+            snapshot = self._publish_whole(policy)
+            self._has_version = load_published_weights(
+                self.endpoint, snapshot, version=policy.version, wait_s=self.handover_s
+            )
+            self._player = self.endpoint
         self._served_policy = policy
+
+    def _plays_adapter(self, policy: Policy) -> bool:
+        """Returns whether the adapter of a policy is handed over alone. Whole weights end that: the base goes."""
+        if self.sends_adapters and not uses_adapter(policy):
+            _log.warning("a policy without an adapter is played: whole weights are handed over from now on")
+            self.sends_adapters = False
+        return bool(self.sends_adapters)
+
+    def _publish_adapter(self, policy: Policy) -> ServedAdapter:
+        """Writes the adapter of a policy where the endpoint finds it, and returns it."""
+        self._publisher.keep = self.num_versions + 1
+        adapter = self._publisher.publish(policy)
+        self._handover_bytes = count_folder_bytes(adapter.folder)
+        return adapter
+
+    def _publish_whole(self, policy: Policy) -> Path:
+        """Writes the whole weights of a policy where the endpoint finds them, and returns their folder."""
+        snapshot = publish_weights(policy, self.handover)
+        self._handover_bytes = count_folder_bytes(snapshot)
+        return snapshot
+
+    def _load_adapter(self, endpoint: Endpoint, adapter: ServedAdapter) -> None:
+        """Lets an endpoint load an adapter, and drop those that are too old."""
+        endpoint.load_adapter(adapter, wait_s=self.handover_s)
+        for name in self._note_adapter(adapter):
+            endpoint.unload_adapter(name, wait_s=self.handover_s)
+
+    def _note_adapter(self, adapter: ServedAdapter) -> list[str]:
+        """Notes that an adapter is played now, and returns the names of those that are not played any more."""
+        self._has_version = True
+        others = [other for other in self._adapters if other.name != adapter.name]
+        kept = [*others, adapter][-self.num_versions :]
+        dropped = [other.name for other in others if other not in kept]
+        self._adapters = kept
+        return dropped
 
     def _check_version(self, episode: Trajectory, version: int) -> Trajectory:
         """Returns the episode if this version wrote it; otherwise the episode as an error without a score."""
@@ -239,14 +322,48 @@ def load_published_weights(endpoint: Endpoint, snapshot: Path, *, version: int, 
     return version_match is not None
 
 
-def check_endpoint(endpoint: Endpoint, policy: Policy) -> None:
+def choose_hand_over(
+    endpoint: Endpoint,
+    policy: Policy,
+    publisher: AdapterPublisher,
+    *,
+    sends_adapters: bool | None,
+    wait_s: float,
+) -> bool:
+    """Returns whether adapters alone are handed over to an endpoint, which loads the first one to find that out.
+
+    Args:
+        publisher: writes the adapter where the endpoint finds it.
+        sends_adapters: True: adapters alone; False: whole weights; None: adapters where both sides can.
+        wait_s: seconds until the endpoint has loaded the adapter, including all retries.
+    Raises:
+        ConfigError: it takes neither, or not what was asked for; names what works. EndpointError: no answer.
+    """
+    if not check_hand_over_routes(endpoint, policy, sends_adapters=sends_adapters):
+        return False
+    try:
+        check_served_adapter(endpoint, publisher.publish(policy), policy, wait_s=wait_s)
+    except ConfigError as error:
+        if sends_adapters:
+            raise
+        check_fallback(endpoint, error)
+        _log.warning("whole weights are handed over: %s", error)
+        return False
+    return True
+
+
+def check_endpoint(endpoint: Endpoint, policy: Policy, *, sends_adapters: bool | None = False) -> bool:
     """Checks that an endpoint can play for a training: it serves the model, takes weights, and returns token ids.
 
+    Args:
+        sends_adapters: True: it is to load adapters; False: whole weights; None: adapters where both sides can.
+    Returns:
+        whether it has the routes that load adapters, and these are to be used.
     Raises:
         ConfigError: it cannot; names what can. VocabularyMismatch: it has another tokenizer. EndpointError: no answer.
     """
     endpoint.check()
-    endpoint.check_weights()
+    loads_adapters = check_hand_over_routes(endpoint, policy, sends_adapters=sends_adapters)
     try:
         check_tokenizer(endpoint, policy)
     except (TokensMissing, EndpointError) as error:
@@ -255,6 +372,7 @@ def check_endpoint(endpoint: Endpoint, policy: Policy) -> None:
         hint = "serve the model with evolvent serve --policy, vLLM or SGLang (--dialect), or leave out --endpoint"
         message = f"{endpoint.base_url} returns no token ids, which training needs"
         raise ConfigError([Problem("endpoint", message, hint)]) from error
+    return loads_adapters
 
 
 def write_plain(policy: Policy, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """A backend over several ranks that play on endpoints: vLLM, SGLang or `evolvent serve --policy`.
 
-    first rank          -> a model folder, once per version, which all ranks and servers see
+    first rank          -> a model folder or an adapter, once per version, which all ranks and servers see
     a rank per endpoint -> tells its endpoint to take the folder
     every rank          -> plays its share of the episodes on its endpoint; then as `scale.ranks_backend`
 
@@ -21,10 +21,11 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.backend import RunStage
 from evolvent.deadline import Deadline
 from evolvent.engine.endpoint import Endpoint
+from evolvent.engine.served_adapters import ServedAdapter
 from evolvent.errors import EndpointError
 from evolvent.models.policy import Policy
 from evolvent.rollout.episode import BranchedStarts
-from evolvent.scale.endpoint_backend import EndpointBackend, check_tokenizer, load_published_weights, publish_weights
+from evolvent.scale.endpoint_backend import EndpointBackend, check_tokenizer, load_published_weights
 from evolvent.scale.ranks_backend import RanksBackend
 from evolvent.trajectory import Trajectory, trajectory_name
 
@@ -85,10 +86,9 @@ class EndpointRanksBackend(RanksBackend, EndpointBackend):
         if not any(self._exchange(self._served_policy is not policy)):
             return
         self._served_policy = None
-        path = publish_weights(policy, self.handover) if self.ranks.is_leader else None
-        snapshot = Path(str(self._exchange(None if path is None else str(path))[0]))
+        published = self._publish(policy)
         deadline = Deadline(self.handover_s)
-        while not (serving := self._load_everywhere(snapshot, policy)):
+        while not (serving := self._load_everywhere(published, policy)):
             if any(self._exchange(deadline.expired)):
                 message = f"the weights reached no endpoint within {self.handover_s:g} s"
                 raise EndpointError(message, hint="start the servers again, then resume")
@@ -96,7 +96,31 @@ class EndpointRanksBackend(RanksBackend, EndpointBackend):
         if self.endpoint is not self.endpoints[number]:
             self.endpoint = self.endpoints[number]
             self._spent = self.endpoint.usage
+        self._player = self.endpoint
+        if isinstance(published, ServedAdapter):
+            self._player = self.endpoint.using(published)
+            self._drop_adapters(self._note_adapter(published), numbers=[number for number, _ in serving])
         self._served_policy = policy
+
+    def _publish(self, policy: Policy) -> ServedAdapter | Path:
+        """Lets the first rank write the weights of a policy; returns what it wrote, on all ranks."""
+        if not self._plays_adapter(policy):
+            path = self._publish_whole(policy) if self.ranks.is_leader else None
+            return Path(str(self._exchange(None if path is None else str(path))[0]))
+        adapter = self._publish_adapter(policy) if self.ranks.is_leader else None
+        row = None if adapter is None else json.dumps([adapter.name, str(adapter.folder)])
+        name, folder = json.loads(str(self._exchange(row)[0]))
+        return ServedAdapter(name, Path(folder))
+
+    def _drop_adapters(self, names: Sequence[str], *, numbers: Sequence[int]) -> None:
+        """Lets the endpoints that serve drop adapters, each told by one rank; a lost endpoint drops them by itself."""
+        if self.ranks.rank >= len(numbers):
+            return
+        for name in names:
+            try:
+                self.endpoints[numbers[self.ranks.rank]].unload_adapter(name, wait_s=_PROBE_S)
+            except EndpointError as error:
+                _log.warning("%s", error)
 
     def _exchange(self, value: str | bool | None) -> list[str | bool | None]:
         """Returns the values of all ranks, in their order."""
@@ -119,7 +143,7 @@ class EndpointRanksBackend(RanksBackend, EndpointBackend):
             return False
         return True
 
-    def _load_everywhere(self, snapshot: Path, policy: Policy) -> list[tuple[int, bool]]:
+    def _load_everywhere(self, published: ServedAdapter | Path, policy: Policy) -> list[tuple[int, bool]]:
         """Lets every endpoint that answers take the weights, each told by one rank.
 
         Returns:
@@ -128,7 +152,7 @@ class EndpointRanksBackend(RanksBackend, EndpointBackend):
         """
         answering = self._list_answering(policy)
         is_caller = self.ranks.rank < len(answering)
-        outcome = self._load_on(answering[self.ranks.rank], snapshot, policy) if is_caller else None
+        outcome = self._load_on(answering[self.ranks.rank], published, policy) if is_caller else None
         outcomes = self._exchange(outcome)[: len(answering)]
         return [
             (number, bool(has_version))
@@ -136,11 +160,14 @@ class EndpointRanksBackend(RanksBackend, EndpointBackend):
             if has_version is not None
         ]
 
-    def _load_on(self, number: int, snapshot: Path, policy: Policy) -> bool | None:
+    def _load_on(self, number: int, published: ServedAdapter | Path, policy: Policy) -> bool | None:
         """Lets an endpoint take the weights; returns whether it tells its version, None where it was lost meanwhile."""
         try:
+            if isinstance(published, ServedAdapter):
+                self.endpoints[number].load_adapter(published, wait_s=self.handover_s)
+                return True
             return load_published_weights(
-                self.endpoints[number], snapshot, version=policy.version, wait_s=self.handover_s
+                self.endpoints[number], published, version=policy.version, wait_s=self.handover_s
             )
         except EndpointError as error:
             if isinstance(error.value, int):  # it answered, and refused them

@@ -173,7 +173,7 @@ def make_command(name: str, method: Method | None = None) -> AnyCommand:
         description,
         _make_config_class(name, method),
         resumes=True,
-        free_settings=("backend", "device", "endpoint", "hand_over", "parallel.", "train.offload"),
+        free_settings=("backend", "device", "endpoint", "hand_over", "hand_over_as", "parallel.", "train.offload"),
         earlier_defaults=EARLIER_DEFAULTS,
     )
 

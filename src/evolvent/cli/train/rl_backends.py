@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -14,6 +17,7 @@ from evolvent.cli.setup.backends import open_cluster_players
 from evolvent.cli.setup.prompting import Prompt
 from evolvent.cli.setup.run_setup import open_backend
 from evolvent.cli.train.rl_settings import TrainRLConfig
+from evolvent.engine.served_adapters import ServedAdapter
 from evolvent.engine.servers import endpoint_type, share_endpoints
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.settings import Parallelism
@@ -23,6 +27,7 @@ from evolvent.worlds.base import World
 if TYPE_CHECKING:  # a mistake in the settings is reported before torch is imported
     from evolvent.engine.endpoint import Endpoint
     from evolvent.learn.parallel.ranks import Ranks
+    from evolvent.scale.adapter_handover import AdapterPublisher
     from evolvent.scale.local_backend import LocalBackend
     from evolvent.scale.recorded_backend import RecordedBackend, RecordedSessions
 
@@ -30,6 +35,8 @@ __all__ = ["KEY_VARIABLE", "open_recorded_backend", "open_rl_backend"]
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 """The environment variable that holds an endpoint's key."""
+_log = logging.getLogger(__name__)
+_LOAD_S = 600.0  # how long an endpoint may take to load the first adapter
 
 
 @contextmanager
@@ -89,25 +96,77 @@ def _check_endpoints(
         ConfigError: an endpoint without that model, that takes no weights, or that returns no token ids.
         VocabularyMismatch: an endpoint with another tokenizer. EndpointError: an endpoint that does not answer.
     """
-    from evolvent.scale.endpoint_backend import EndpointBackend, check_endpoint
+    from evolvent.scale.adapter_handover import AdapterPublisher
+    from evolvent.scale.endpoint_backend import EndpointBackend, check_endpoint, choose_hand_over
     from evolvent.scale.endpoint_ranks import EndpointRanksBackend
 
     if config.hand_over is None:
         raise ConfigError([Problem("hand_over", "missing folder of the weights", "set --hand_over FOLDER")])
-    number = 0 if ranks is None else ranks.rank % len(endpoints)
-    if ranks is None or ranks.rank < len(endpoints):  # one rank asks each
-        check_endpoint(endpoints[number], initial)
+    sends_adapters = {"auto": None, "adapter": True, "whole": False}[config.hand_over_as]
+    publisher = AdapterPublisher(config.hand_over)
     if ranks is None:
-        return partial(EndpointBackend, endpoint=endpoints[0], handover=config.hand_over)
-    ranks.wait()  # none begins before all endpoints have answered
+        if check_endpoint(endpoints[0], initial, sends_adapters=sends_adapters):
+            sends_adapters = choose_hand_over(
+                endpoints[0], initial, publisher, sends_adapters=sends_adapters, wait_s=_LOAD_S
+            )
+        else:
+            sends_adapters = False
+        return partial(EndpointBackend, endpoint=endpoints[0], handover=config.hand_over, sends_adapters=sends_adapters)
+    number = ranks.rank % len(endpoints)
+    loads_adapters = True
+    if ranks.rank < len(endpoints):  # one rank asks each
+        loads_adapters = check_endpoint(endpoints[number], initial, sends_adapters=sends_adapters)
+    if all(_exchange(ranks, loads_adapters)):  # none begins before all endpoints have answered
+        loads_adapters = _try_adapters(endpoints, initial, publisher, ranks=ranks, sends_adapters=sends_adapters)
+    else:
+        loads_adapters = False
     return partial(
         EndpointRanksBackend,
         endpoints=endpoints,
         endpoint=endpoints[number],
         handover=config.hand_over,
+        sends_adapters=loads_adapters,
         ranks=ranks,
         parallelism=parallelism,
     )
+
+
+def _exchange(ranks: Ranks, value: str | bool) -> list[str | bool]:
+    """Returns the values of all ranks, in their order."""
+    return [json.loads(payload) for payload in ranks.gather(json.dumps(value).encode())]
+
+
+def _try_adapters(
+    endpoints: Sequence[Endpoint],
+    initial: Policy,
+    publisher: AdapterPublisher,
+    *,
+    ranks: Ranks,
+    sends_adapters: bool | None,
+) -> bool:
+    """Lets every endpoint load the first adapter, which the first rank writes; returns whether all can.
+
+    Raises:
+        ConfigError: an endpoint cannot, and adapters were asked for or it takes no whole weights either.
+    """
+    from evolvent.scale.adapter_handover import check_fallback, check_served_adapter
+
+    adapter = publisher.publish(initial) if ranks.is_leader else None
+    row = "" if adapter is None else json.dumps([adapter.name, str(adapter.folder)])
+    name, folder = json.loads(str(_exchange(ranks, row)[0]))
+    refusal = None
+    if ranks.rank < len(endpoints):
+        try:
+            check_served_adapter(endpoints[ranks.rank], ServedAdapter(name, Path(folder)), initial, wait_s=_LOAD_S)
+        except ConfigError as error:
+            refusal = error
+            if sends_adapters:
+                raise
+            check_fallback(endpoints[ranks.rank], error)
+    refusals = [text for text in _exchange(ranks, "" if refusal is None else str(refusal)) if text]
+    if refusals and ranks.is_leader:
+        _log.warning("whole weights are handed over: %s", refusals[0])
+    return not refusals
 
 
 @contextmanager

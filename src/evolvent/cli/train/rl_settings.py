@@ -89,6 +89,11 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
     model: str = Field(default="", description="what that endpoint calls the policy")
     dialect: ServerDialect = Field(default="openai", description="what that endpoint speaks")
     hand_over: Path | None = Field(default=None, description="folder that the endpoint takes new weights from")
+    hand_over_as: Literal["auto", "adapter", "whole"] = Field(
+        default="auto",
+        description="what the endpoint takes of a LoRA policy: its adapter alone, or whole weights; auto: the adapter "
+        "where it loads one over its base",
+    )
     agent: ActingConfig = Field(default_factory=ActingConfig, description="the prompt and the actions")
     train: UpdateConfig = Field(default_factory=UpdateConfig, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")

@@ -8,7 +8,8 @@ conversation whose requests have one `x-session-id` continues from its sampled t
 are shown and calls are read. A seed gives the same reply whatever else runs. Generation for a disconnected client is
 cancelled. If a root is given, `/update_weights_from_disk` loads other weights from it (`reload.py`): every reply is of
 one version, which its fingerprint names. A reply in progress starts again under the new weights; a streamed reply in
-progress ends with 409, to be requested again.
+progress ends with 409, to be requested again. From the same root vLLM's `/v1/load_lora_adapter` and SGLang's
+`/load_lora_adapter` load an adapter over the served base (`adapters.py`): a model of its own name.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from evolvent.errors import (
     ConfigError,
     ContextOverflow,
     EvolventError,
+    Problem,
     boundary,
     unknown_name_problem,
 )
@@ -53,6 +55,7 @@ from evolvent.serve.metrics import (
     format_exposition,
     make_gauge,
 )
+from evolvent.serve.openai.adapters import AdapterTable, sum_usage
 from evolvent.serve.openai.conversations import ConversationCache
 from evolvent.serve.openai.generator import CLIENT, Generator
 from evolvent.serve.openai.recording import (
@@ -62,12 +65,24 @@ from evolvent.serve.openai.recording import (
     SessionRecorder,
     read_session_name,
 )
-from evolvent.serve.openai.reload import load_replacement, parse_model, parse_reload
+from evolvent.serve.openai.reload import (
+    load_adapted,
+    load_replacement,
+    parse_adapter,
+    parse_model,
+    parse_reload,
+)
 from evolvent.serve.openai.reply import Choice, ReplyFormat, encode_error, http_status
 from evolvent.serve.openai.request import BaseCompletionRequest as AnyCompletionRequest
 from evolvent.serve.openai.request import ChatRequest, CompletionRequest, parse_request, read_response_schema
 from evolvent.serve.openai.responses import ResponseFormat, parse_responses
-from evolvent.serve.openai.sglang import GenerateFormat, describe_model, parse_generate, parse_tokenize
+from evolvent.serve.openai.sglang import (
+    GenerateFormat,
+    GenerateRequest,
+    describe_model,
+    parse_generate,
+    parse_tokenize,
+)
 from evolvent.serve.openai.tools import RenderedChat, ToolOffer, ToolRenderer, parse_offer, session_key
 from evolvent.serve.openai.writing import ReplyWriter, adjust_tokens
 from evolvent.serve.wire import NotFound, decode_error, decode_json, encode_json
@@ -185,6 +200,18 @@ _MAX_DRAIN_S, _DRAIN_POLL_S = 60.0, 0.01  # how long new weights wait for record
 _CLIENT_CLOSED_STATUS = 499  # for a client that has left, as nginx logs it
 
 
+def _build_generator(policy: Policy) -> Generator:
+    from evolvent.engine.fitting import engine_for
+
+    return Generator(policy, engine_for(policy))
+
+
+def _rename_model(body: object, name: str) -> object:
+    """Returns the body of a request under the name of the adapter that answers it."""
+    fields = dict(body) if isinstance(body, Mapping) else {}
+    return {**fields, "model": name, "lora_path": None}
+
+
 def _request_id(request: Request) -> str:
     """Returns the id that a client gave its request, where it is a short word, or else a new one."""
     client_id = request.headers.get("x-request-id", "")
@@ -216,6 +243,7 @@ class PolicyDialect:
         name: name of the model.
         reload: folder from which other weights may be loaded; None: none.
         recorder: records the sessions of agents; None: nothing is recorded.
+        build_generator: makes the generator of a policy with an adapter; None: one with an engine of 64 slots.
     """
 
     def __init__(
@@ -225,7 +253,9 @@ class PolicyDialect:
         *,
         reload: Path | None = None,
         recorder: SessionRecorder | None = None,
+        build_generator: Callable[[Policy], Generator] | None = None,
     ) -> None:
+        self._build_generator, self._adapters = build_generator or _build_generator, AdapterTable()
         self._generator, self._name, self._root, self._recorder = generator, name, reload, recorder
         self._reloading = asyncio.Lock()
         self._accepts_parts, self._num_parts = asyncio.Event(), 0
@@ -238,7 +268,15 @@ class PolicyDialect:
     def routes(self, host: object = None, task_index: object = None) -> Sequence[BaseRoute]:
         """Returns the routes. They answer errors in OpenAI's form."""
         reload_routes = (
-            [] if self._root is None else [Route("/update_weights_from_disk", self._reload_weights, methods=["POST"])]
+            []
+            if self._root is None
+            else [
+                Route("/update_weights_from_disk", self._reload_weights, methods=["POST"]),
+                Route("/v1/load_lora_adapter", self._with_error_answers(self._load_adapter), methods=["POST"]),
+                Route("/v1/unload_lora_adapter", self._with_error_answers(self._unload_adapter), methods=["POST"]),
+                Route("/load_lora_adapter", partial(self._answer_as_sglang, self._load_adapter), methods=["POST"]),
+                Route("/unload_lora_adapter", partial(self._answer_as_sglang, self._unload_adapter), methods=["POST"]),
+            ]
         )
         session_routes = [
             Route(f"{prefix}/sessions{path}", self._with_error_answers(handler), methods=[method])
@@ -295,11 +333,15 @@ class PolicyDialect:
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
         """Runs the generator."""
         async with self._generator, nullcontext() if self._recorder is None else self._recorder:
-            yield
+            try:
+                yield
+            finally:
+                await self._adapters.close()
 
     async def sync(self, policy: Policy) -> None:
         """Loads other weights from now on; conversations continue unless the tokenizer changes."""
         old_tokenizer = self._generator.policy.tokenizer
+        self._adapters.remove_all()  # they are of the base that goes
         await self._generator.sync(policy)
         if policy.tokenizer is not old_tokenizer and policy.tokenizer.get_vocab() != old_tokenizer.get_vocab():
             self._conversations = ConversationCache()
@@ -332,6 +374,43 @@ class PolicyDialect:
             finally:
                 self._accepts_parts.set()
         return policy
+
+    async def _load_adapter(self, request: Request) -> Response:
+        """Loads an adapter over the served base on a thread, and answers as vLLM does."""
+        adapter = parse_adapter(decode_json(await request.body()))
+        if adapter.lora_path is None:
+            raise ConfigError([Problem("lora_path", "missing folder of the adapter", "name a folder inside the root")])
+        self._adapters.check_name(adapter.lora_name, base=self._name)
+        if self._root is None:
+            raise AccessDenied("this server does not accept weights", hint="start it with --reload ROOT")
+        if self._reloading.locked():
+            raise AtCapacity("other weights are being loaded", retry_after_s=1.0)
+        async with self._reloading:
+            generator = await asyncio.to_thread(self._build_adapted, self._root, adapter.lora_path)
+            make_dialect = partial(PolicyDialect, name=adapter.lora_name, recorder=self._recorder)
+            await self._adapters.add(adapter.lora_name, generator, make_dialect)
+        return Response(f"Success: LoRA adapter {adapter.lora_name!r} added successfully.", media_type="text/plain")
+
+    def _build_adapted(self, root: Path, path: str) -> Generator:
+        return self._build_generator(load_adapted(root, path, self._generator.policy))
+
+    async def _unload_adapter(self, request: Request) -> Response:
+        """Answers no new requests for an adapter."""
+        name = parse_adapter(decode_json(await request.body())).lora_name
+        self._adapters.remove(name)
+        return Response(f"Success: LoRA adapter {name!r} removed successfully.", media_type="text/plain")
+
+    async def _answer_as_sglang(self, handle: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+        """Answers a request about an adapter in SGLang's form."""
+        try:
+            with boundary(EvolventError, "a fault of the server itself"):
+                await handle(request)
+        except EvolventError as error:
+            self._record_error(error)
+            row = {"success": False, "error_message": str(error), "loaded_adapters": None}
+            return json_response(row, 400 if isinstance(error, NotFound) else http_status(error), error=error)
+        loaded: dict[str, object] = dict.fromkeys(self._adapters.names, "")  # it tells no path of this machine
+        return json_response({"success": True, "error_message": "", "loaded_adapters": loaded})
 
     async def _drain_parts(self) -> None:
         """Waits until the recorded replies that are written in parts have ended; new ones wait for the weights.
@@ -369,7 +448,8 @@ class PolicyDialect:
 
     def families(self) -> list[Family]:
         """Returns live metrics for `/metrics`."""
-        generator, usage = self._generator, self._generator.usage
+        generator, num_adapters = self._generator, len(self._adapters.names)
+        usage = sum_usage([generator.usage, self._adapters.count_usage()])
         token_counts = (
             ("generated", usage.generated, "Tokens written."),
             ("computed", usage.computed, "Tokens computed."),
@@ -384,6 +464,7 @@ class PolicyDialect:
                 (Sample(generator.num_refused),),
             ),
             make_gauge("evolvent_engine_queue", "Asks that the engine has taken and not answered.", generator.queued),
+            make_gauge("evolvent_adapters_loaded", "Adapters that are served over the base.", num_adapters),
             make_gauge("evolvent_policy_version", "Version of the weights that are served.", generator.policy.version),
             *(
                 Family(f"evolvent_tokens_{name}_total", "counter", help, (Sample(count),))
@@ -393,11 +474,11 @@ class PolicyDialect:
         ]
 
     async def _list_models(self, request: Request) -> Response:
-        return json_response({"object": "list", "data": [self._describe_model()]})
+        adapters = [{**dialect._describe_model(), "parent": self._name} for dialect in self._adapters.dialects]
+        return json_response({"object": "list", "data": [self._describe_model(), *adapters]})
 
     async def _get_model(self, request: Request) -> Response:
-        self._check_model(request.path_params["model"])
-        return json_response(self._describe_model())
+        return json_response(self._find_dialect(request.path_params["model"])._describe_model())
 
     def _describe_model(self) -> dict[str, Any]:
         return {
@@ -410,9 +491,19 @@ class PolicyDialect:
             "logprobs_mode": "processed_logprobs",
         }
 
-    def _check_model(self, model: str) -> None:
-        if model != self._name:
-            raise NotFound([unknown_name_problem("model", model[:80], [self._name])])
+    def _find_dialect(self, model: str, adapter: str | None = None) -> PolicyDialect:
+        """Returns what answers for a model: this, or an adapter of it. Raises NotFound for an unknown one.
+
+        Args:
+            adapter: the adapter as SGLang's requests name it, beside the model; None: the model says all.
+        """
+        name = adapter or model
+        found_dialect = self if name == self._name else self._adapters.find(name)
+        if found_dialect is None or (adapter is not None and model != self._name):
+            unknown = name if found_dialect is None else model
+            names = [self._name, *self._adapters.names]
+            raise NotFound([unknown_name_problem("model", unknown[:80], names)])
+        return found_dialect
 
     async def _complete_chat(self, request: Request) -> Response:
         return await self._answer_chat(request, decode_json(await request.body()))
@@ -434,7 +525,9 @@ class PolicyDialect:
     async def _answer_chat(self, request: Request, body: object) -> Response:
         """Answers the body of a chat completion."""
         chat_request = parse_request(ChatRequest, body)
-        self._check_model(chat_request.model)
+        dialect = self._find_dialect(chat_request.model, chat_request.lora_path)
+        if dialect is not self:
+            return await dialect._answer_chat(request, _rename_model(body, dialect._name))
         name = read_session_name(request.headers, body)
         self._check_length(len(chat_request.messages), [])
         messages = chat_request.conversation()
@@ -505,9 +598,14 @@ class PolicyDialect:
         return turn
 
     async def _complete_text(self, request: Request) -> Response:
-        body = decode_json(await request.body())
+        return await self._answer_text(request, decode_json(await request.body()))
+
+    async def _answer_text(self, request: Request, body: object) -> Response:
+        """Answers the body of a completion."""
         completion_request = parse_request(CompletionRequest, body)
-        self._check_model(completion_request.model)
+        dialect = self._find_dialect(completion_request.model, completion_request.lora_path)
+        if dialect is not self:
+            return await dialect._answer_text(request, _rename_model(body, dialect._name))
         form = ReplyFormat(
             False,
             self._name,
@@ -531,6 +629,10 @@ class PolicyDialect:
 
     async def _generate(self, request: Request) -> Response:
         generate_request = parse_generate(decode_json(await request.body()))
+        return await self._find_dialect(generate_request.lora_path or self._name)._answer_ids(request, generate_request)
+
+    async def _answer_ids(self, request: Request, generate_request: GenerateRequest) -> Response:
+        """Answers a request of `/generate`."""
         completion_request = generate_request.to_completion(self._name)
         stops = self._generator.policy.dialect.stop_ids
         form = GenerateFormat(

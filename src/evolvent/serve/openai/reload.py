@@ -1,8 +1,11 @@
-"""New weights for a served policy: a trainer writes a model folder, and the server loads it.
+"""New weights for a served policy: a trainer writes a model folder or an adapter, and the server loads it.
 
 The request has SGLang's form, `POST /update_weights_from_disk {"model_path": FOLDER}`, so that a trainer can use
 either server. The folder must lie inside one root folder that the operator of the server chose, hold safetensors alone,
 and be the served model with other weights: same tokenizer, same tensors. Everything else is refused.
+
+An adapter is loaded over the served base, whose weights are not read again (`adapters.py`): the body is vLLM's and
+SGLang's, `{"lora_name": NAME, "lora_path": FOLDER}`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,15 @@ if TYPE_CHECKING:
 
     from evolvent.models.policy import Policy
 
-__all__ = ["ReloadRequest", "load_replacement", "parse_model", "parse_reload"]
+__all__ = [
+    "AdapterRequest",
+    "ReloadRequest",
+    "load_adapted",
+    "load_replacement",
+    "parse_adapter",
+    "parse_model",
+    "parse_reload",
+]
 
 M = TypeVar("M", bound=BaseModel)
 _MAX_PATH_CHARS = 4096  # characters of a path
@@ -46,6 +57,26 @@ class ReloadRequest(BaseModel):
     weight_version: str | None = Field(
         default=None, max_length=200, description="what the client calls the weights; here their fingerprint names them"
     )
+
+
+class AdapterRequest(BaseModel):
+    """The body of a request that loads or unloads an adapter, in the names that vLLM and SGLang share."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    lora_name: str = Field(min_length=1, max_length=200, description="what requests call the adapter")
+    lora_path: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_MAX_PATH_CHARS,
+        description="a folder inside the root, or its name there",
+    )
+    load_inplace: Literal[False] = Field(default=False, description="a name stands for the same weights while it lasts")
+    pinned: Literal[False] = Field(default=False, description="adapters that are not used may be dropped")
+
+
+def parse_adapter(row: object) -> AdapterRequest:
+    """Parses the request. Raises ConfigError with every mistake at once."""
+    return parse_model(AdapterRequest, row, example='{"lora_name": "step-100", "lora_path": "step-100"}')
 
 
 def parse_reload(row: object) -> ReloadRequest:
@@ -92,7 +123,7 @@ def load_replacement(root: Path, path: str, served: Policy) -> Policy:
             "the folder holds an adapter",
             value=path,
             expected="a complete model",
-            hint="merge the adapter into its base first",
+            hint="load it with /v1/load_lora_adapter, or merge it into its base first",
         )
     history = served.dialect.history if isinstance(served.dialect, Chat) else None
     policy = load_policy(folder, history=history, context=served.limit)
@@ -100,6 +131,38 @@ def load_replacement(root: Path, path: str, served: Policy) -> Policy:
     weight = next(iter(served.model.parameters()))
     model = policy.model.to(device=weight.device, dtype=weight.dtype)
     return replace(policy, model=model, value_head=None)
+
+
+def load_adapted(root: Path, path: str, served: Policy) -> Policy:
+    """Loads the adapter of a folder over the served base, whose weights both share.
+
+    Args:
+        root: folders outside are refused, whatever the spelling or links.
+        path: path from the client: absolute, or relative to the root.
+        served: the policy that is served; an adapter of its own is left away.
+    Raises:
+        UnsafePath: outside the root. UnsafeFile: pickled weights. ConfigError: no adapter, or settings that are not
+            understood. Incomplete: files are missing. ShapeMismatch: made for another base than the served one.
+    """
+    from evolvent.models.policy import read_note
+    from evolvent.models.tuned import FILES, attach_adapter, base_digest, strip_adapter
+
+    folder = _resolve_folder(root, path)
+    if not (folder / FILES[0]).is_file():
+        raise ConfigError("the folder holds no adapter", value=path, expected=f"a folder with {FILES[0]}")
+    note, base = read_note(folder), strip_adapter(served.model)
+    weight = next(iter(base.parameters()))
+    digests = note.get("base_digests")
+    expected = digests.get(str(weight.dtype).removeprefix("torch.")) if isinstance(digests, Mapping) else None
+    if expected is not None and expected != (digest := base_digest(base)):
+        raise ShapeMismatch(
+            "the adapter's base differs from the served one",
+            value=f"base {expected}",
+            expected=f"base {digest}",
+            hint="serve the model that the adapter is trained on",
+        )
+    model = attach_adapter(base, folder).to(weight.device)
+    return replace(served, model=model, version=int(note.get("version", 0)), value_head=None, base=None)
 
 
 def _resolve_folder(root: Path, path: str) -> Path:

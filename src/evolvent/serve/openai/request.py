@@ -110,6 +110,9 @@ class BaseCompletionRequest(BaseModel):
     stream_options: StreamOptions = Field(default=StreamOptions(), description="what a stream tells beside it")
     return_token_ids: bool = Field(default=False, description="also give the ids of what was read and written")
     return_weight_versions: bool = Field(default=False, description="also tell whose weights wrote it, in vLLM's form")
+    lora_path: str | None = Field(
+        default=None, max_length=200, description="name of a loaded adapter, as SGLang has it"
+    )
 
     def sampling_spec(self, context: int) -> SamplingSpec:
         """Returns how to sample. The seed and the sample's index give the sample's seed; the first sample has the

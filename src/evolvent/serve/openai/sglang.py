@@ -3,6 +3,7 @@
     POST /generate     {"input_ids": [...] or "text", "sampling_params": {...}, "return_logprob": true}
     POST /tokenize     {"prompt": "text"}
     GET  /model_info   (also /get_model_info)
+    POST /load_lora_adapter, /unload_lora_adapter, where the server takes weights
 
 Several prompts, or `n` samples of one, are answered with a list. The label of the weights is the fingerprint. An
 unsupported field that would change a reply is refused by its name, as on the other routes; a stream is one of those.
@@ -69,6 +70,7 @@ class GenerateRequest(BaseModel):
     return_logprob: bool = Field(default=False, description="give the log-probability of every token written")
     rid: str | None = Field(default=None, max_length=200, description="names the request")
     session_id: str | None = Field(default=None, max_length=200, description="about the caller only")
+    lora_path: str | None = Field(default=None, max_length=200, description="name of a loaded adapter; none: the base")
 
     def to_completion(self, model: str) -> CompletionRequest:
         """Converts to a request of `/v1/completions`, where its values are checked. Raises ConfigError."""
