@@ -6,23 +6,27 @@ The device of `tests/fake_device.py` stands for a GPU: it refuses to mix its ten
 import json
 import sys
 import types
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
 from evolvent.cli.main import main
 from evolvent.cli.setup.extensions import load_encoder
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.optim.make import OffloadedOptimizer, OptimizerConfig, build_optimizer
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.placement import Placement, find_device
 from evolvent.models.policy import load_policy, tiny_policy
 from evolvent.scale.initial import collect_demonstrations, make_policy
 from evolvent.worlds.lookup import Lookup
-from tests.fake_device import register, run_commands
+from tests.fake_device import NAME, register, run_commands
 from tests.forks import context
 
 SMALL_PANEL = "--worlds lookup --panel.limit 2 --slots 16 --max_tokens 4"
@@ -113,6 +117,40 @@ def test_the_device_holds_no_offloaded_states(tmp_path):
     assert plain["states"] == ["fakegpu"] and offloaded["states"] == ["cpu"]
     assert offloaded["weights"] == ["fakegpu"]
     assert offloaded["losses"] == pytest.approx(plain["losses"], rel=1e-5) and len(plain["losses"]) == 2
+
+
+def _measure_sharded_offload(folder):
+    """Steps a weight that is distributed over a mesh of the device, with its states in main memory and without."""
+    register()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+    mesh = DeviceMesh(NAME, [0], mesh_dim_names=("shard",))
+    whole = torch.arange(15.0).view(5, 3)
+    sharded = DTensor.from_local(whole.to(NAME), mesh, [Shard(0)]).requires_grad_()
+    plain = whole.clone().requires_grad_()
+    build = partial(build_optimizer, OptimizerConfig(), lr=0.1, betas=(0.9, 0.98), weight_decay=0.1)
+    offloaded, expected = OffloadedOptimizer(build, [("weight", sharded)]), build([("weight", plain)])
+    for step in range(3):
+        gradient = torch.sin(whole + step)
+        plain.grad = gradient
+        sharded.grad = DTensor.from_local(gradient.to(NAME), mesh, [Shard(0)])
+        offloaded.step()
+        expected.step()
+    moment = offloaded.state[sharded]["exp_avg"]
+    found = {
+        "difference": float((sharded.detach().to_local().cpu() - plain.detach()).abs().max()),
+        "weight": sharded.to_local().device.type,
+        "moment": [type(moment).__name__, moment.to_local().device.type, list(moment.device_mesh.mesh_dim_names)],
+    }
+    (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def test_a_part_of_a_weight_on_the_device_has_its_states_in_main_memory(tmp_path):
+    process = context().Process(target=_measure_sharded_offload, args=(tmp_path,), daemon=True)
+    process.start()
+    process.join(120)
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert (found["weight"], found["moment"]) == (NAME, ["DTensor", "cpu", ["shard"]])
+    assert found["difference"] < 1e-6
 
 
 TEAM = (

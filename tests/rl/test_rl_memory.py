@@ -124,6 +124,10 @@ def test_what_waits_in_main_memory_is_not_counted(model):
     on_card = replace(WORK, load=replace(WORK.load, device="cuda"))
     plans = suggest_rl_plans(model, ONE, ADAMW, work=on_card, available=int(0.8 * plain.required))
     assert "--train.offload both" in [plan.settings for plan in plans]
+    two = Parallelism(shard=2)
+    divided = estimate_rl_memory(model, two, ADAMW, work=on_card)
+    plans = suggest_rl_plans(model, two, ADAMW, work=on_card, available=int(0.9 * divided.required))
+    assert "--train.offload both" in [plan.settings for plan in plans], "over ranks too"
     plans = suggest_rl_plans(model, ONE, ADAMW, work=WORK, available=int(0.8 * plain.required))
     assert all("offload" not in plan.settings for plan in plans), "a CPU has its weights in main memory"
 

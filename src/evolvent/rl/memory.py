@@ -258,7 +258,7 @@ def _iterate_changes(
     if not parallelism.recompute:
         yield "recompute", [(switch, recomputed, work)]
         yield "both", [(f"{settings} {switch}", recomputed, less) for settings, less in smaller]
-    if work.load.device != "cpu" and work.load.offload is None and parallelism.mesh.size == 1:
+    if work.load.device != "cpu" and work.load.offload is None:
         offloaded = replace(work, load=replace(work.load, offload="optimizer" if has_adapter else "both"))
         yield "offload", [(f"--train.offload {offloaded.load.offload}", parallelism, offloaded)]
     yield (

@@ -84,7 +84,9 @@ def test_a_training_resumes_with_or_without_offload() -> None:
     ("settings", "place", "message"),
     [
         ({}, {"device_type": "cpu"}, "in main memory already"),
-        ({}, {"device_type": "cuda", "num_ranks": 2}, "share the states: --parallel.shard"),
+        ({"name": "adafactor"}, {"device_type": "cuda", "num_ranks": 2}, "adafactor reads whole tensors"),
+        ({"name": "adalomo", "fused": False}, {"device_type": "cuda", "num_ranks": 4}, "each of 4 ranks has a part"),
+        ({"name": "sophiag"}, {"device_type": "cuda", "num_ranks": 2}, "sophiag cannot step on copies"),
         ({"name": "adalomo"}, {"device_type": "cuda"}, "adalomo cannot step on copies"),
         ({"name": "sophiag"}, {"device_type": "cuda"}, "sophiag cannot step on copies"),
         ({"name": "schedulefreeadamw"}, {"device_type": "cuda"}, "schedulefreeadamw cannot step on copies"),
@@ -97,5 +99,6 @@ def test_what_gains_nothing_is_refused(settings: dict[str, Any], place: dict[str
 
 def test_a_learner_on_the_cpu_refuses_offload() -> None:
     assert check_offload(OptimizerConfig(), device_type="cuda") == []
+    assert check_offload(OptimizerConfig(name="adan"), device_type="cuda", num_ranks=8) == []
     with pytest.raises(ConfigError, match="nothing would be gained"):
         Learner(small_policy(), weighted_nll, small_config(offload="optimizer"), seed=1)

@@ -9,7 +9,7 @@ from benchmarks.parallel_cells import Cell, episodes, small_policy
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import Objective, value_objective, weighted_nll
-from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.learn.optim.make import OffloadedOptimizer, OptimizerConfig
 from evolvent.learn.parallel.ranks import join_ranks
 
 
@@ -51,6 +51,7 @@ def train(cell, objective="imitation", folder=None, stop=None, **settings):
             ranks=ranks,
             optimizer=OptimizerConfig(name=cell.optimizer, **cell.options),
         )
+        assert isinstance(learner.optimizer, OffloadedOptimizer) == ("offload" in settings)
         keeper = None if folder is None else Checkpointer(Path(folder), every=100, ranks=ranks)
         norms = []
         report = learner.fit(
@@ -67,4 +68,13 @@ def run(cell, objective, settings):
     return train(cell, objective, **settings)
 
 
-__all__ = ["Cell", "run", "train"]
+def run_offloaded(cell, settings):
+    """Trains with states in main memory, as if the ranks of this CPU had devices of their own."""
+    find_problems, Learner._find_offload_problems = Learner._find_offload_problems, lambda learner: []
+    try:
+        return train(cell, offload="optimizer", **settings)
+    finally:
+        Learner._find_offload_problems = find_problems
+
+
+__all__ = ["Cell", "run", "run_offloaded", "train"]

@@ -78,3 +78,45 @@ def test_gradients_are_those_of_one_process(two, layout):
     losses, norms, *_ = ranks_do.train(Cell(), "both", max_tokens_per_forward=130)
     for found in two.run(ranks_do.run, Cell(layout), "both", {"micro_tokens": 130}):
         assert near(found[0], losses) and found[1] == pytest.approx(norms, rel=1e-4)
+
+
+OFFLOADED = [
+    ({"shard": 2}, {}),
+    ({"tp": 2}, {}),
+    ({"pp": 2}, {"tied": True}),
+    ({"shard": 2}, LORA),
+]
+MORE_OFFLOADED = [
+    ({"replicate": 2}, {}),
+    ({"shard": 2}, {"optimizer": "adan", "lr": 4e-4}),
+    ({"tp": 2}, {"optimizer": "lion", "lr": 4e-4}),
+    ({"shard": 2}, {"optimizer": "sgd", "lr": 0.05}),
+    ({"tp": 2}, LORA),
+    ({"pp": 2}, LORA),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("layout", "more"), [*OFFLOADED, *(pytest.param(*case, marks=pytest.mark.long) for case in MORE_OFFLOADED)]
+)
+def test_states_in_main_memory_change_no_loss_and_no_norm(two, layout, more):
+    cell = Cell(layout, **more)
+    wanted = two.run(ranks_do.run, cell, "imitation", {})[0]
+    assert len(set(wanted[0])) == 6, "a training in which nothing moves proves nothing"
+    for losses, norms, _, are_finite in two.run(ranks_do.run_offloaded, cell, {}):
+        assert losses == pytest.approx(wanted[0], abs=2e-6) and norms == pytest.approx(wanted[1], rel=1e-5)
+        assert are_finite
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", [{"shard": 2}, pytest.param({"tp": 2}, marks=pytest.mark.long)])
+def test_a_training_goes_on_with_and_without_offload(two, tmp_path, layout):
+    """Its checkpoints are those of a training without it, in one process too."""
+    cell = Cell(layout)
+    whole = ranks_do.train(Cell())[0]
+    two.run(ranks_do.run_offloaded, cell, {"folder": str(tmp_path / "out"), "stop": 3})
+    assert near(ranks_do.train(Cell(), folder=str(tmp_path / "out"))[0], whole)
+    two.run(ranks_do.run, cell, "imitation", {"folder": str(tmp_path / "back"), "stop": 3})
+    for losses, *_ in two.run(ranks_do.run_offloaded, cell, {"folder": str(tmp_path / "back")}):
+        assert near(losses, whole)

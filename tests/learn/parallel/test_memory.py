@@ -320,6 +320,10 @@ def test_the_nearest_plans_that_fit():
     assert (roomy[1].estimate.optimizer, roomy[1].load.offload) == (0, "optimizer")
     assert roomy[1].estimate.total == plain.total - plain.optimizer
     assert roomy[0].estimate == plain
+    two = Parallelism(shard=2)
+    (offloaded,) = [plan for plan in suggest_plans(model, two, rule, load=load, card=10**9) if plan.load.offload]
+    divided = estimate_memory(model, two, rule, load=load)
+    assert offloaded.parallelism == two and offloaded.estimate.total == divided.total - divided.optimizer
     tight = suggest_plans(model, ONE, rule, load=load, card=plain.total)  # some of a card is not usable
     assert tight[0].changes == "recompute" and tight[0].parallelism.recompute
     assert all(plan.estimate.total <= plain.total for plan in tight)

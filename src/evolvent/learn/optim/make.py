@@ -26,6 +26,24 @@ _TORCH_CLASSES = [cls for cls in vars(torch.optim).values() if isinstance(cls, t
 _CLASSES = {
     cls.__name__.lower(): cls for cls in (*_TORCH_CLASSES, *_OWN_CLASSES) if cls.__name__.lower() not in _UNSUPPORTED
 }
+# Those that change each weight by its own gradient and state alone: a part of a tensor steps as the whole does.
+_ELEMENTWISE = frozenset(
+    [
+        "adadelta",
+        "adagrad",
+        "adam",
+        "adamax",
+        "adamw",
+        "adan",
+        "asgd",
+        "lion",
+        "nadam",
+        "radam",
+        "rmsprop",
+        "rprop",
+        "sgd",
+    ]
+)
 
 
 def check_fused(config: OptimizerConfig, micro_batches: int, pp: int) -> list[Problem]:
@@ -57,12 +75,12 @@ def check_offload(config: OptimizerConfig, *, device_type: str, num_ranks: int =
     if device_type == "cpu":
         message = "weights that train on the CPU are in main memory already, so nothing would be gained"
         problems.append(Problem(place, message, "leave it out, or train on a device: --device cuda"))
-    if num_ranks > 1:
-        message = f"states of the optimizer cannot be offloaded over {num_ranks} ranks"
-        problems.append(Problem(place, message, f"leave it out, and share the states: --parallel.shard {num_ranks}"))
     if config.fuses or config.name == "sophiag" or not is_builtin(config.name):
         message = f"{config.name} cannot step on copies of the weights in main memory"
         problems.append(Problem(place, message, "leave it out, or use adamw, adan, lion or another built-in optimizer"))
+    elif num_ranks > 1 and config.name not in _ELEMENTWISE:
+        message = f"{config.name} reads whole tensors, of which each of {num_ranks} ranks has a part in main memory"
+        problems.append(Problem(place, message, "leave it out, or use adamw, adan, lion or sgd"))
     return problems
 
 
@@ -71,6 +89,7 @@ class OffloadedOptimizer(Optimizer):
 
     A step copies weights and gradients into main memory, steps there, and copies the weights back: 12 bytes of
     traffic for a weight of float32. The device holds no states, and main memory holds a copy of the weights, too.
+    Of a weight that is distributed over ranks, each rank has its own part there, and steps that.
 
     Args:
         build: builds the optimizer of named weights, in the order of the given ones.
@@ -104,7 +123,7 @@ class OffloadedOptimizer(Optimizer):
                 host_optimizer.state.pop(host_weight, None)
             if weight.grad is not None:
                 host_weight.copy_(weight)
-                host_weight.grad = weight.grad.to("cpu")
+                host_weight.grad = _align_gradient(weight, weight.grad).to("cpu")
         host_optimizer.step()
         for weight, host_weight in self._host_weights.items():
             if host_weight.grad is not None:
@@ -117,9 +136,18 @@ class OffloadedOptimizer(Optimizer):
 
 
 def _copy_to_host(weight: Tensor) -> Tensor:
-    """Copies a weight into main memory; pinned, where a CUDA device reads and writes it."""
+    """Copies a weight, or this rank's part of it, into main memory; a whole one is pinned where CUDA reads it."""
+    if is_dtensor(weight):  # `empty_like` would make another part on the device of the mesh
+        return weight.detach().to("cpu", copy=True).requires_grad_()
     host_weight = torch.empty(weight.shape, dtype=weight.dtype, pin_memory=weight.device.type == "cuda")
     return host_weight.copy_(weight.detach()).requires_grad_()
+
+
+def _align_gradient(weight: Tensor, gradient: Tensor) -> Tensor:
+    """Returns a gradient, distributed over ranks as its weight is; main memory has no group to sum it with."""
+    if is_dtensor(weight) and is_dtensor(gradient) and gradient.placements != weight.placements:
+        return gradient.redistribute(placements=weight.placements)
+    return gradient
 
 
 def build_optimizer(
