@@ -203,7 +203,8 @@ def test_another_base_is_noticed_by_what_it_samples(root, policy, tuned, adapter
 
 def test_the_adapter_used_longest_ago_makes_room(tuned):
     async def play() -> list[list[str]]:
-        table, names = AdapterTable(max_loaded=2), []
+        table: AdapterTable[PolicyDialect] = AdapterTable(max_loaded=2)
+        names = []
         for name in ("a", "b", "c"):
             generator = Generator(tuned[0], ev.LocalEngine(tuned[0], slots=2))
             await table.add(name, generator, lambda generator, name=name: PolicyDialect(generator, name))

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from evolvent.models.heads import ValueHead
 
-__all__ = ["BaseFolder", "Policy", "load_policy", "quantize_base", "read_note", "refuse_pickle", "tiny_policy"]
+__all__ = ["BaseFolder", "Policy", "load_policy", "quantize_base", "refuse_pickle", "tiny_policy"]
 
 try:
     _HAS_TORCH = find_spec("torch") is not None
@@ -328,7 +328,7 @@ def load_policy(
         trial.finish()
         tokenizer = _load_tokenizer(folder, model)
     check_finite(model, folder)
-    note = read_note(folder)
+    note = _read_note(folder)
     policy_dialect = _dialect_of(tokenizer, model, dialect or note.get("dialect"), history or note.get("history"), note)
     version, head = int(note.get("version", 0)), _load_value_head(folder, model)
     base_folder = BaseFolder(folder.resolve(), base_digest(model), dtype)
@@ -391,7 +391,7 @@ def _load_adapted(
     """Loads an adapter on its base, in main memory. The base has the dtype in which the adapter was trained, unless
     another one is requested.
     """
-    note = read_note(folder)
+    note = _read_note(folder)
     base_note: dict[str, Any] = note["base"] if isinstance(note.get("base"), dict) else {}
     base_policy = load_policy(
         _find_base_folder(folder, base or base_note.get("folder")),
@@ -567,8 +567,7 @@ def _transformers() -> Any:
     return transformers
 
 
-def read_note(folder: Path) -> dict[str, Any]:
-    """Reads the note that evolvent left in a model folder; empty where there is none. Raises Incomplete."""
+def _read_note(folder: Path) -> dict[str, Any]:
     path = folder / _NOTE
     if not path.exists():
         return {}

@@ -12,7 +12,6 @@ tell whether the server has the adapter's base: only servers of ours compare dig
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +22,10 @@ import torch
 from evolvent.engine.asks import Sampling
 from evolvent.engine.served_adapters import ServedAdapter
 from evolvent.errors import ConfigError, EndpointError, Incomplete, Problem
-from evolvent.models.policy import Policy, read_note
+from evolvent.models.adapter_notes import AdapterNote, compute_base_digests, read_adapter_note, write_adapter_note
+from evolvent.models.policy import Policy
 from evolvent.models.snapshots import publish_snapshot
-from evolvent.models.tuned import adapter_tensors, base_digest, kind_of, save_adapter, strip_adapter
+from evolvent.models.tuned import adapter_tensors, kind_of, save_adapter
 
 if TYPE_CHECKING:
     from evolvent.engine.endpoint import Endpoint
@@ -34,13 +34,11 @@ __all__ = [
     "AdapterPublisher",
     "check_hand_over_routes",
     "check_served_adapter",
-    "compute_base_digests",
     "count_folder_bytes",
     "measure_sampler_difference",
     "uses_adapter",
 ]
 
-_DTYPES = ("float32", "bfloat16", "float16")  # of a served base, which rounds the trained one
 _NUM_PROBES, _PROBE_TOKENS = 4, 16  # sampled texts of the first adapter, and tokens of their prompts and replies
 _MAX_DIFFERENCE = 0.1  # nats between two engines' log-probabilities, on average; 16 bits of one model differ by 0.03
 
@@ -48,12 +46,6 @@ _MAX_DIFFERENCE = 0.1  # nats between two engines' log-probabilities, on average
 def uses_adapter(policy: Policy) -> bool:
     """Returns whether a policy is a LoRA adapter, which every server loads; others are merged into whole weights."""
     return kind_of(policy.model) == "lora"
-
-
-def compute_base_digests(policy: Policy) -> dict[str, str]:
-    """Returns the digests of the weights below an adapter, by the numbers that a server may have loaded them with."""
-    base = strip_adapter(policy.model)
-    return {name: base_digest(base, dtype=getattr(torch, name)) for name in _DTYPES}
 
 
 def count_folder_bytes(folder: Path) -> int:
@@ -93,9 +85,7 @@ class AdapterPublisher:
         def write(target: Path) -> None:
             location = str(policy.base.folder) if policy.base is not None else ""
             save_adapter(policy.model, target, tensors=tensors, base=location)
-            note = {"format": 1, "dialect": policy.dialect.name, "version": policy.version, "label": name}
-            note_text = json.dumps({**note, "base_digests": digests}, indent=1)
-            (target / "evolvent.json").write_text(note_text + "\n", encoding="utf-8")
+            write_adapter_note(target, AdapterNote(policy.version, name, digests), dialect=policy.dialect.name)
 
         path = publish_snapshot(self.folder, policy.version, write, keep=self.keep)
         return ServedAdapter(name, path.resolve())
@@ -104,7 +94,7 @@ class AdapterPublisher:
         """Returns the digests of a policy's base, which stays as it is while its adapter is trained."""
         weights = next(weight for weight in policy.model.parameters() if not weight.requires_grad).data_ptr()
         if self._digests is None or self._base != weights:
-            self._digests, self._base = compute_base_digests(policy), weights
+            self._digests, self._base = compute_base_digests(policy.model), weights
         return self._digests
 
 
@@ -119,7 +109,7 @@ def _make_label(policy: Policy, tensors: dict[str, torch.Tensor], base: str) -> 
 
 def _read_label(folder: Path) -> str:
     try:
-        return str(read_note(folder).get("label", ""))
+        return read_adapter_note(folder).label
     except Incomplete:
         return ""
 
@@ -133,7 +123,7 @@ def check_hand_over_routes(endpoint: Endpoint, policy: Policy, *, sends_adapters
         ConfigError: it has not, or the policy is no LoRA adapter; names what works. EndpointError: no answer.
     """
     if sends_adapters and not uses_adapter(policy):
-        message = "the policy is not a LoRA adapter, so there is none to hand over"
+        message = "the policy is not a LoRA adapter, which alone could be handed over"
         raise ConfigError([Problem("hand_over_as", message, "set --adapter.kind lora, or --hand_over_as whole")])
     if sends_adapters is False or not uses_adapter(policy):
         endpoint.check_weights()

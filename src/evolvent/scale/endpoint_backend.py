@@ -247,13 +247,11 @@ class EndpointBackend(LocalBackend):
             endpoint.unload_adapter(name, wait_s=self.handover_s)
 
     def _note_adapter(self, adapter: ServedAdapter) -> list[str]:
-        """Notes that an adapter is played now, and returns the names of those that are not played any more."""
+        """Records that an adapter is played now, and returns the names of those that are not played any more."""
         self._has_version = True
-        others = [other for other in self._adapters if other.name != adapter.name]
-        kept = [*others, adapter][-self.num_versions :]
-        dropped = [other.name for other in others if other not in kept]
-        self._adapters = kept
-        return dropped
+        loaded = [*(known for known in self._adapters if known.name != adapter.name), adapter]
+        self._adapters = loaded[-self.num_versions :]
+        return [known.name for known in loaded[: -self.num_versions]]
 
     def _check_version(self, episode: Trajectory, version: int) -> Trajectory:
         """Returns the episode if this version wrote it; otherwise the episode as an error without a score."""

@@ -12,26 +12,24 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from evolvent.engine.asks import Usage
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.serve.openai.generator import Generator
 from evolvent.serve.wire import NotFound
 
-if TYPE_CHECKING:
-    from evolvent.serve.openai.face import PolicyDialect
-
 __all__ = ["AdapterTable", "sum_usage"]
 
 _log = logging.getLogger(__name__)
 _MAX_DRAIN_S, _DRAIN_POLL_S = 60.0, 0.01  # how long replies of a dropped adapter may take, and between two looks
 _SUMMED = ("generated", "computed")
+D = TypeVar("D")  # what answers requests: the dialect of a policy
 
 
 @dataclass(slots=True, eq=False)
-class _LoadedAdapter:
-    dialect: PolicyDialect
+class _LoadedAdapter(Generic[D]):
+    dialect: D
     generator: Generator
 
 
@@ -40,7 +38,7 @@ def sum_usage(usages: list[Usage]) -> Usage:
     return Usage(**{name: sum(getattr(usage, name) for usage in usages) for name in _SUMMED})
 
 
-class AdapterTable:
+class AdapterTable(Generic[D]):
     """The loaded adapters by name, those used longest ago first.
 
     Args:
@@ -49,7 +47,7 @@ class AdapterTable:
 
     def __init__(self, *, max_loaded: int = 8) -> None:
         self._max_loaded = max_loaded
-        self._loaded: OrderedDict[str, _LoadedAdapter] = OrderedDict()
+        self._loaded: OrderedDict[str, _LoadedAdapter[D]] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._past_usage = Usage()
 
@@ -59,7 +57,7 @@ class AdapterTable:
         return list(self._loaded)
 
     @property
-    def dialects(self) -> list[PolicyDialect]:
+    def dialects(self) -> list[D]:
         """Returns what answers for each adapter, in the order of `names`."""
         return [loaded.dialect for loaded in self._loaded.values()]
 
@@ -67,7 +65,7 @@ class AdapterTable:
         """Returns the tokens of all adapters so far, the dropped ones included."""
         return sum_usage([self._past_usage, *(loaded.generator.usage for loaded in self._loaded.values())])
 
-    def find(self, name: str) -> PolicyDialect | None:
+    def find(self, name: str) -> D | None:
         """Returns what answers for an adapter, and counts as a use of it; None for an unknown one."""
         loaded = self._loaded.get(name)
         if loaded is None:
@@ -84,21 +82,21 @@ class AdapterTable:
                 [Problem("lora_name", f"the lora adapter {name[:80]!r} has already been loaded", "unload it first")]
             )
 
-    async def add(self, name: str, generator: Generator, make_dialect: Callable[[Generator], PolicyDialect]) -> None:
-        """Begins to answer for an adapter."""
+    async def add(self, name: str, generator: Generator, make_dialect: Callable[[Generator], D]) -> None:
+        """Starts to answer for an adapter."""
         await generator.__aenter__()
         self._loaded[name] = _LoadedAdapter(make_dialect(generator), generator)
         while len(self._loaded) > self._max_loaded:
             self._drop(next(iter(self._loaded)))
 
     def remove(self, name: str) -> None:
-        """Answers no new requests for an adapter; those under way are answered. Raises NotFound for an unknown one."""
+        """Drops an adapter once its requests under way are answered. Raises NotFound for an unknown one."""
         if name not in self._loaded:
             raise NotFound([unknown_name_problem("adapter", name[:80], self.names)])
         self._drop(name)
 
     def remove_all(self) -> None:
-        """Answers no new requests for any adapter, as their base is replaced."""
+        """Drops all adapters, as their base is replaced."""
         for name in self.names:
             self._drop(name)
 

@@ -255,7 +255,8 @@ class PolicyDialect:
         recorder: SessionRecorder | None = None,
         build_generator: Callable[[Policy], Generator] | None = None,
     ) -> None:
-        self._build_generator, self._adapters = build_generator or _build_generator, AdapterTable()
+        self._build_generator = build_generator or _build_generator
+        self._adapters: AdapterTable[PolicyDialect] = AdapterTable()
         self._generator, self._name, self._root, self._recorder = generator, name, reload, recorder
         self._reloading = asyncio.Lock()
         self._accepts_parts, self._num_parts = asyncio.Event(), 0
@@ -395,13 +396,13 @@ class PolicyDialect:
         return self._build_generator(load_adapted(root, path, self._generator.policy))
 
     async def _unload_adapter(self, request: Request) -> Response:
-        """Answers no new requests for an adapter."""
+        """Drops an adapter, and answers as vLLM does."""
         name = parse_adapter(decode_json(await request.body())).lora_name
         self._adapters.remove(name)
         return Response(f"Success: LoRA adapter {name!r} removed successfully.", media_type="text/plain")
 
     async def _answer_as_sglang(self, handle: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
-        """Answers a request about an adapter in SGLang's form."""
+        """Handles a request about an adapter, and answers in SGLang's form."""
         try:
             with boundary(EvolventError, "a fault of the server itself"):
                 await handle(request)
@@ -601,7 +602,7 @@ class PolicyDialect:
         return await self._answer_text(request, decode_json(await request.body()))
 
     async def _answer_text(self, request: Request, body: object) -> Response:
-        """Answers the body of a completion."""
+        """Handles the body of a completion."""
         completion_request = parse_request(CompletionRequest, body)
         dialect = self._find_dialect(completion_request.model, completion_request.lora_path)
         if dialect is not self:
@@ -632,7 +633,7 @@ class PolicyDialect:
         return await self._find_dialect(generate_request.lora_path or self._name)._answer_ids(request, generate_request)
 
     async def _answer_ids(self, request: Request, generate_request: GenerateRequest) -> Response:
-        """Answers a request of `/generate`."""
+        """Handles a request of `/generate`."""
         completion_request = generate_request.to_completion(self._name)
         stops = self._generator.policy.dialect.stop_ids
         form = GenerateFormat(

@@ -144,16 +144,15 @@ def load_adapted(root: Path, path: str, served: Policy) -> Policy:
         UnsafePath: outside the root. UnsafeFile: pickled weights. ConfigError: no adapter, or settings that are not
             understood. Incomplete: files are missing. ShapeMismatch: made for another base than the served one.
     """
-    from evolvent.models.policy import read_note
+    from evolvent.models.adapter_notes import read_adapter_note
     from evolvent.models.tuned import FILES, attach_adapter, base_digest, strip_adapter
 
     folder = _resolve_folder(root, path)
     if not (folder / FILES[0]).is_file():
         raise ConfigError("the folder holds no adapter", value=path, expected=f"a folder with {FILES[0]}")
-    note, base = read_note(folder), strip_adapter(served.model)
+    note, base = read_adapter_note(folder), strip_adapter(served.model)
     weight = next(iter(base.parameters()))
-    digests = note.get("base_digests")
-    expected = digests.get(str(weight.dtype).removeprefix("torch.")) if isinstance(digests, Mapping) else None
+    expected = note.base_digests.get(str(weight.dtype).removeprefix("torch."))
     if expected is not None and expected != (digest := base_digest(base)):
         raise ShapeMismatch(
             "the adapter's base differs from the served one",
@@ -162,7 +161,7 @@ def load_adapted(root: Path, path: str, served: Policy) -> Policy:
             hint="serve the model that the adapter is trained on",
         )
     model = attach_adapter(base, folder).to(weight.device)
-    return replace(served, model=model, version=int(note.get("version", 0)), value_head=None, base=None)
+    return replace(served, model=model, version=note.version, value_head=None, base=None)
 
 
 def _resolve_folder(root: Path, path: str) -> Path:
