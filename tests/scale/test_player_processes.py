@@ -161,20 +161,23 @@ def test_weights_travel_once_a_version_and_of_an_adapter_alone_what_it_changes(p
     starts = [Start(task) for task in made()["pausing"].tasks("train", "seen")[:2]]
     base = byte_policy(context=256, seed=9)
     tuned = adapt(base, AdapterConfig(kind="lora", rank=2), seed=0)
-    stored_bytes = []
+    stored_bytes, packed_bytes = [], []
     for is_changed in (False, False, True):
         if is_changed:
             tuned = tuned.next_version()
             with torch.no_grad():
                 for weight in tuned.model.parameters():
                     weight.add_(0.1 if weight.requires_grad else 0)
-        before = players.counts["weight_bytes"]
+        before, packed_before = players.counts["weight_bytes"], players.counts["packed_bytes"]
         list(collect_on_cluster(players, starts, LanguageAgent(tuned, max_tokens=2)))
         stored_bytes.append(players.counts["weight_bytes"] - before)
+        packed_bytes.append(players.counts["packed_bytes"] - packed_before)
     first, again, changed = stored_bytes
     base_bytes = sum(weight.nbytes for weight in base.model.parameters())
     assert first > base_bytes and again == 0
     assert 0 < changed < base_bytes / 4
+    num_files = packed_bytes[2] - changed  # the tokenizer is written again, and is not stored again
+    assert packed_bytes[0] > base_bytes and packed_bytes[1] == 0 and num_files < packed_bytes[0] - base_bytes
 
 
 @pytest.mark.parametrize("address", ["here?players=0", "here?players=2&cpus=1", "here?cpus=1"])

@@ -34,6 +34,7 @@ from evolvent.scale.ray_player import Player
 from evolvent.scale.ray_players import make_error
 from evolvent.scale.ray_versions import read_versions
 from evolvent.scale.ray_wire import (
+    PolicyPacker,
     agent_from_row,
     agent_to_row,
     build_message,
@@ -255,6 +256,32 @@ def test_an_adapters_base_travels_once(policy, tmp_path):
     assert files.digest != other.digest
     assert same_weights(load_policy_files(tmp_path, files, contents), tuned)
     assert set(contents) - set(more), "the adapter's own weights"
+
+
+def test_versions_of_an_adapter_share_a_base_that_is_written_read_and_sent_once(policy, tmp_path):
+    """The second version brings its adapter alone; both play as they would by themselves."""
+    versions = [adapt(policy, AdapterConfig(kind="lora", rank=2), seed=seed) for seed in (1, 2)]
+    packer, bases, held = PolicyPacker(), {}, {}
+    loaded, packed_bytes = [], []
+    for number, tuned in enumerate(versions):
+        before = packer.written_bytes
+        files, contents = packer.pack(tuned, held_digests=held)
+        packed_bytes.append(packer.written_bytes - before)
+        assert files == read_policy_files(tuned)[0], "the files are those of a policy that is packed alone"
+        assert not contents.keys() & held.keys()
+        held |= contents
+        sent = {digest: held[digest] for digest in files.list_digests(without_base=number > 0)}
+        assert (files.names["base/model.safetensors"] in sent) == (number == 0)
+        loaded.append(load_policy_files(tmp_path / str(number), files, sent, bases=bases))
+    packer.close()
+    base_bytes = sum(weight.nbytes for weight in policy.model.parameters())
+    assert packed_bytes[0] > base_bytes > 4 * (packed_bytes[1] - (packed_bytes[0] - base_bytes))
+    assert not (tmp_path / "1" / "base").exists() and len(bases) == 1
+    for tuned, found in zip(versions, loaded, strict=True):
+        assert same_weights(found, tuned)
+    first, second = (dict(one.model.named_parameters()) for one in loaded)
+    shared = [name for name, weight in first.items() if weight.data_ptr() == second[name].data_ptr()]
+    assert len(shared) == len(dict(policy.model.named_parameters())), "and their base is one in memory"
 
 
 def same_weights(one, other):

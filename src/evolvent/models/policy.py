@@ -264,7 +264,7 @@ def load_policy(
     context: ContextSetting = "auto",
     device: str | torch.device = "cpu",
     dtype: DtypeName = "auto",
-    base: Path | str | None = None,
+    base: Path | str | Policy | None = None,
 ) -> Policy:
     """Loads any Hugging Face causal LM folder, a peft adapter on one, or a GGUF file. No code is run, and weights are
     read from safetensors and GGUF alone.
@@ -282,7 +282,8 @@ def load_policy(
             memory grows with it; None: the model's limit.
         device: where the model runs, as "cuda:1".
         dtype: the numbers of the weights: "float32", "bfloat16", "float16"; "auto": as they are stored.
-        base: the folder that an adapter belongs on; None: the location in the adapter's note.
+        base: the folder that an adapter belongs on, or its policy, which is loaded already and shares its weights;
+            None: the location in the adapter's note.
     Raises:
         Incomplete: a missing or damaged file, named; weights that are not finite. UnsafeFile: pickled weights only, a
             folder that brings its own code, or a pipe or device in place of a file.
@@ -386,20 +387,23 @@ def _load_adapted(
     history: HistoryMode | None,
     context: ContextSetting,
     dtype: DtypeName,
-    base: Path | str | None,
+    base: Path | str | Policy | None,
 ) -> Policy:
     """Loads an adapter on its base, in main memory. The base has the dtype in which the adapter was trained, unless
     another one is requested.
     """
     note = _read_note(folder)
     base_note: dict[str, Any] = note["base"] if isinstance(note.get("base"), dict) else {}
-    base_policy = load_policy(
-        _find_base_folder(folder, base or base_note.get("folder")),
-        dialect=dialect,
-        history=history or note.get("history"),
-        context=context,
-        dtype=base_note.get("dtype", "auto"),
-    )
+    if isinstance(base, Policy):
+        base_policy = base
+    else:
+        base_policy = load_policy(
+            _find_base_folder(folder, base or base_note.get("folder")),
+            dialect=dialect,
+            history=history or note.get("history"),
+            context=context,
+            dtype=base_note.get("dtype", "auto"),
+        )
     if base_note.get("bits") is not None:
         if base_note["bits"] != 4:
             raise Incomplete(f"the note of {folder} has an unknown base", value=base_note["bits"], expected="bits: 4")

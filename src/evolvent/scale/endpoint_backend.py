@@ -249,9 +249,9 @@ class EndpointBackend(LocalBackend):
     def _note_adapter(self, adapter: ServedAdapter) -> list[str]:
         """Records that an adapter is played now, and returns the names of those that are not played any more."""
         self._has_version = True
-        loaded = [*(known for known in self._adapters if known.name != adapter.name), adapter]
-        self._adapters = loaded[-self.num_versions :]
-        return [known.name for known in loaded[: -self.num_versions]]
+        adapters = [*(loaded for loaded in self._adapters if loaded.name != adapter.name), adapter]
+        self._adapters = adapters[-self.num_versions :]
+        return [old.name for old in adapters[: -self.num_versions]]
 
     def _check_version(self, episode: Trajectory, version: int) -> Trajectory:
         """Returns the episode if this version wrote it; otherwise the episode as an error without a score."""

@@ -186,6 +186,7 @@ class Player:
         self._setup = parse_message(setup)[0]
         self._verbs: PlayerBackend | None = None
         self._policies: dict[str, Policy] = {}
+        self._bases: dict[str, Policy] = {}
         self._going: Iterator[EndedItem] | None = None
         self._told: dict[str, int] = {}
 
@@ -199,7 +200,7 @@ class Player:
         Args:
             slice_message: A message: the request, its policies, and the digests of the following files. Policies of the
                 previous slice that this slice lacks are dropped.
-            contents: Files of policies that the previous slice lacked.
+            contents: Files of policies that the previous slice lacked, without a base that it had.
         """
         return _to_message(lambda: self._play(slice_message, contents))
 
@@ -250,6 +251,8 @@ class Player:
         self._policies = {
             policy_files.digest: self._load_policy(policy_files, files_by_digest) for policy_files in files.values()
         }
+        bases = {policy_files.base_digest for policy_files in files.values()}
+        self._bases = {digest: base for digest, base in self._bases.items() if digest in bases}
         policies = {role: self._policies[policy_files.digest] for role, policy_files in files.items()}
         num_parents = head["parents"]
         backend.slots = head["slots"]
@@ -263,7 +266,7 @@ class Player:
         if loaded is not None:
             return loaded
         with TemporaryDirectory(prefix="evolvent-") as folder:
-            return load_policy_files(Path(folder), files, contents)
+            return load_policy_files(Path(folder), files, contents, bases=self._bases)
 
     def _more(self, rows: list[Any], lines: list[bytes], count: int, deadline: float) -> dict[str, Any]:
         for key, info, line in self._going or ():

@@ -29,7 +29,7 @@ from evolvent.models.policy import Policy
 from evolvent.scale.player_processes import open_processes
 from evolvent.scale.ray_cluster import Cluster, Placement, connect, count_player_slots
 from evolvent.scale.ray_versions import read_versions
-from evolvent.scale.ray_wire import PolicyFiles, build_message, parse_message, read_policy_files
+from evolvent.scale.ray_wire import PolicyFiles, PolicyPacker, build_message, parse_message
 from evolvent.scale.ray_work import ClusterJob, WorkItem, WorkQueue
 from evolvent.trajectory import Json, JsonObject
 from evolvent.worlds.base import World
@@ -150,6 +150,7 @@ class _PlayerHandle:
         calls: Unanswered calls, the oldest first.
         open_items: Items of its slice that have not ended.
         loaded_policies: Policies that it has loaded.
+        loaded_bases: Bases of adapters that it has loaded.
         is_ready: Whether it answered hello.
         last_answer_time: Time of its last answer.
     """
@@ -161,6 +162,7 @@ class _PlayerHandle:
     pid: int = 0
     open_items: dict[str, WorkItem] = field(default_factory=dict)
     loaded_policies: set[str] = field(default_factory=set)
+    loaded_bases: set[str] = field(default_factory=set)
 
 
 class PlayerPool:
@@ -168,7 +170,7 @@ class PlayerPool:
 
     Attributes:
         counts: Players started and lost, items dealt again, given up, and received twice; bytes of weights stored for
-            the players.
+            the players, and of files written to pack them.
         placement: Resources and waiting times of players; changes take effect immediately.
     """
 
@@ -176,6 +178,7 @@ class PlayerPool:
         self._host, self._setup, self.placing, self._count = host, setup, placement, num_players
         self._hands: list[_PlayerHandle] = []
         self._files: WeakKeyDictionary[Policy, PolicyFiles] = WeakKeyDictionary()
+        self._packer = PolicyPacker()
         self._held: dict[str, Any] = {}  # SHA-256 of a file -> where the host has it
         self._failed, self._rng, self._next = 0, Random(0), 0.0
         self._alive = Deadline(placement.lost_s)
@@ -196,6 +199,7 @@ class PlayerPool:
                 self._host.end(player.actor)
         self._hands.clear()
         self._held.clear()
+        self._packer.close()
 
     def start_all(self) -> None:
         """Starts all players and waits until each has created its worlds.
@@ -305,7 +309,9 @@ class PlayerPool:
         """Puts a policy where every node can fetch it, once; files that are there already are not put again."""
         files = self._files.get(policy)
         if files is None:
-            files, contents = read_policy_files(policy)
+            written_before = self._packer.written_bytes
+            files, contents = self._packer.pack(policy, held_digests=self._held)
+            self.counts["packed_bytes"] += self._packer.written_bytes - written_before
             self._files[policy] = files
             needed = {digest for policy_files in self._files.values() for digest in policy_files.names.values()}
             unknown = {digest: data for digest, data in contents.items() if digest not in self._held}
@@ -328,7 +334,14 @@ class PlayerPool:
     ) -> None:
         missing = [policy_files for policy_files in files.values() if policy_files.digest not in player.loaded_policies]
         player.loaded_policies = {policy_files.digest for policy_files in files.values()}
-        contents = list(dict.fromkeys(digest for policy_files in missing for digest in policy_files.names.values()))
+        contents = list(
+            dict.fromkeys(
+                digest
+                for policy_files in missing
+                for digest in policy_files.list_digests(without_base=policy_files.base_digest in player.loaded_bases)
+            )
+        )
+        player.loaded_bases = {policy_files.base_digest for policy_files in files.values()} - {""}
         parents = list(dict.fromkeys(item.parent for item in items if item.parent is not None))
         head = {
             **job.head,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,13 +26,15 @@ from evolvent.agents.plain import Expert, Random
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import safe_join
-from evolvent.models.policy import Policy, load_policy
+from evolvent.models.policy import BaseFolder, Policy, load_policy
+from evolvent.models.tuned import base_digest, kind_of
 from evolvent.store.log import encode_line
 from evolvent.store.schema import decode_trajectory, encode_episode_start, encode_trajectory
 from evolvent.trajectory import Branch, JsonObject, Start, Task, Trajectory
 
 __all__ = [
     "PolicyFiles",
+    "PolicyPacker",
     "agent_from_row",
     "agent_to_row",
     "build_message",
@@ -44,6 +46,8 @@ __all__ = [
     "trajectory_from_line",
     "trajectory_to_line",
 ]
+
+_BASE_PREFIX = "base/"  # where `Policy.save` writes the base of an adapter
 
 
 def build_message(head: Mapping[str, object], lines: Sequence[bytes] = ()) -> bytes:
@@ -170,6 +174,63 @@ class PolicyFiles:
         content = json.dumps([sorted(self.names.items()), self.limit])
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
+    @property
+    def base_digest(self) -> str:
+        """Returns a digest that identifies the base of an adapter among these files; "" for a whole policy."""
+        names = sorted(item for item in self.names.items() if item[0].startswith(_BASE_PREFIX))
+        return hashlib.sha256(json.dumps([names, self.limit]).encode()).hexdigest()[:24] if names else ""
+
+    def list_digests(self, *, without_base: bool) -> list[str]:
+        """Returns the SHA-256 of the files, or of those beside the base of an adapter."""
+        return [digest for name, digest in self.names.items() if not (without_base and name.startswith(_BASE_PREFIX))]
+
+
+class PolicyPacker:
+    """Packs policies as files, one version after another. The base of an adapter is written and read once."""
+
+    def __init__(self) -> None:
+        self._folder: TemporaryDirectory[str] | None = None
+        self._base, self._names = "", dict[str, str]()
+        self.written_bytes = 0
+
+    def pack(self, policy: Policy, *, held_digests: Container[str]) -> tuple[PolicyFiles, dict[str, NDArray[np.uint8]]]:
+        """Returns a policy as files, and the contents that are not known, by SHA-256.
+
+        Args:
+            held_digests: digests of files whose contents are not needed.
+        Raises:
+            StoreUnavailable, NoSpace: there is no room for the folder that it is written into first.
+        """
+        digest = base_digest(policy.model) if kind_of(policy.model) is not None else ""
+        if not digest or digest != self._base:
+            self.close()
+            self._folder, self._base = TemporaryDirectory(prefix="evolvent-"), digest
+        folder = Path(self._folder.name) if self._folder is not None else Path()
+        base = BaseFolder(folder / _BASE_PREFIX, digest) if self._names else None
+        replace(policy, base=base).save(folder)  # an adapter's base travels with it, whatever disk it lies on
+        contents: dict[str, NDArray[np.uint8]] = {}
+        names = {**self._names}
+        for path in sorted(path_below for path_below in folder.rglob("*") if path_below.is_file()):
+            name = path.relative_to(folder).as_posix()
+            if name in self._names and self._names[name] in held_digests:
+                continue
+            raw = path.read_bytes()
+            self.written_bytes += 0 if name in self._names else len(raw)
+            names[name] = hashlib.sha256(raw).hexdigest()
+            if names[name] not in held_digests:
+                contents[names[name]] = np.frombuffer(raw, np.uint8)
+        if digest:
+            self._names = {name: names[name] for name in names if name.startswith(_BASE_PREFIX)}
+        else:
+            self.close()
+        return PolicyFiles(names, policy.limit), contents
+
+    def close(self) -> None:
+        """Removes the folder of the base."""
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._folder, self._base, self._names = None, "", {}
+
 
 def read_policy_files(policy: Policy) -> tuple[PolicyFiles, dict[str, NDArray[np.uint8]]]:
     """Returns a policy as files, and their contents by SHA-256; only safetensors and JSON, as `Policy.save` writes
@@ -178,27 +239,36 @@ def read_policy_files(policy: Policy) -> tuple[PolicyFiles, dict[str, NDArray[np
     Raises:
         StoreUnavailable, NoSpace: there is no room for the folder that it is written into first.
     """
-    names: dict[str, str] = {}
-    contents: dict[str, NDArray[np.uint8]] = {}
-    with TemporaryDirectory(prefix="evolvent-") as temporary:
-        folder = Path(temporary)
-        replace(policy, base=None).save(folder)  # an adapter's base travels with it, whatever disk it lies on
-        for path in sorted(path_below for path_below in folder.rglob("*") if path_below.is_file()):
-            raw = path.read_bytes()
-            digest = hashlib.sha256(raw).hexdigest()
-            names[path.relative_to(folder).as_posix()] = digest
-            contents[digest] = np.frombuffer(raw, np.uint8)
-    return PolicyFiles(names, policy.limit), contents
+    packer = PolicyPacker()
+    try:
+        return packer.pack(policy, held_digests=())
+    finally:
+        packer.close()
 
 
-def load_policy_files(folder: Path, files: PolicyFiles, contents: Mapping[str, NDArray[np.uint8]]) -> Policy:
+def load_policy_files(
+    folder: Path,
+    files: PolicyFiles,
+    contents: Mapping[str, NDArray[np.uint8]],
+    *,
+    bases: dict[str, Policy] | None = None,
+) -> Policy:
     """Writes the files to a folder and loads their policy.
 
+    Args:
+        bases: loaded bases of adapters by `base_digest`; that of this policy is read if it is missing, and added.
+            Adapters on one base share its weights.
     Raises:
         UnsafePath: a name that leaves the folder. CheckpointError, SafetyError: see `load_policy`.
     """
+    base_name = files.base_digest
+    base = None if bases is None else bases.get(base_name)
     for name, digest in files.names.items():
         path = safe_join(folder, name)
+        if base is not None and name.startswith(_BASE_PREFIX):
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         contents[digest].tofile(path)
-    return load_policy(folder, context=files.limit)
+    if base_name and base is None and bases is not None:
+        base = bases[base_name] = load_policy(folder / _BASE_PREFIX, context=files.limit)
+    return load_policy(folder, context=files.limit, base=base)
