@@ -93,6 +93,14 @@ def test_two_adapters_and_their_base_are_answered_side_by_side(served, policy, t
             assert again.tokens.ids.tolist() == reply.tokens.ids.tolist() and again.version == reply.version
 
 
+def test_an_adapter_that_the_server_lost_is_loaded_again_for_the_request_that_names_it(served, http, adapters):
+    with Endpoint(served.url, NAME, tokens=True, processed=True) as endpoint:
+        endpoint.load_adapter(adapters[0])
+        http.post("/v1/unload_lora_adapter", json={"lora_name": adapters[0].name})
+        reply = endpoint.using(adapters[0]).complete([5, 6], sampling=Sampling(), max_tokens=2, seed=1)
+        assert reply.version == 1 and adapters[0].name in endpoint.models()
+
+
 def test_the_routes_answer_in_the_forms_of_vllm_and_sglang(http, adapters):
     name, folder = "mine", str(adapters[0].folder)
     row = {"lora_name": name, "lora_path": folder}
