@@ -220,7 +220,7 @@ def resolve(
     return config
 
 
-def _add_implied_settings(cls: type[Config], inputs: dict[str, _SettingInput]) -> list[Problem]:
+def _add_implied_settings(cls: type[C], inputs: dict[str, _SettingInput]) -> list[Problem]:
     """Adds the settings that others imply, where nobody named them; returns a problem where two imply one setting."""
     implied: dict[str, list[_SettingInput]] = {}
     for name, (path, value) in cls.implied_settings.items():
