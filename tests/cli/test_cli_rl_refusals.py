@@ -45,3 +45,32 @@ def test_to_serve_a_policy_has_a_name_of_its_own(capsys, tmp_path):
     for words in ([], ["--port", "0"]):  # it would serve worlds
         assert main(["serve-policy", *words]) == 2
         assert "evolvent serve-policy: no policy given" in capsys.readouterr().err
+
+
+BROKEN_GAME = """
+import evolvent as ev
+
+
+class Broken(ev.TextWorld):
+    name = "broken"
+
+    def specs(self):
+        return [{"seed": seed} for seed in range(40)]
+
+    def vocabulary(self):
+        return ["go", "left", "right"]
+
+    def play(self, spec):
+        yield "go", 0.0, {"admissible": ["left", "right"]}
+        yield {}["gone"]
+"""
+
+
+def test_random_episodes_that_all_fail_are_refused_with_the_line_of_the_world(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "game.py").write_text(BROKEN_GAME, encoding="utf-8")
+    settings = ["--policy", "xs", "--random", "3", "--demonstrations", "0", "--rl.practice.iterations", "1"]
+    assert main(["train", "grpo", "--worlds", "game.py:Broken", "--to", "run", *settings]) == 1
+    problem = capsys.readouterr().err.splitlines()[-1]
+    assert problem.startswith("error: there is nothing to imitate: 3 of 3 episodes could not be scored: 3 x")
+    assert "game.py:16: KeyError: 'gone'" in problem and "flatten" not in problem

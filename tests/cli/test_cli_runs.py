@@ -64,6 +64,15 @@ def test_a_run_without_episodes(tmp_path, capsys):
     assert out(capsys, "runs", "show", tmp_path) == (0, f"report   {tmp_path / 'report.html'}\nno episodes\n", "")
 
 
+def test_show_run_that_stores_no_episodes_names_its_files(tmp_path, capsys):
+    (tmp_path / "run.json").write_text('{"verb": "train sequence", "method": "pdt", "state": "finished"}')
+    (tmp_path / "policy").mkdir()
+    code, shown, _ = out(capsys, "runs", "show", tmp_path)
+    assert (code, shown) == (0, f"state    finished\nmethod   pdt\npolicy   {tmp_path / 'policy'}\nno episodes\n")
+    code, _, refusal = out(capsys, "runs", "show", tmp_path, "--trajectory", "x")
+    assert code == 2 and f"{tmp_path} does not hold episodes" in refusal
+
+
 def test_show_an_episode(run, capsys):
     first = next(Store.open(run / "trajectories").trajectories())
     code, shown, _ = out(capsys, "runs", "show", run, "--trajectory", first.id)

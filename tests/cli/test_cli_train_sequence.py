@@ -112,6 +112,10 @@ def test_one_policy_is_measured_in_every_world(method, tmp_path):
     assert [row["world"] for row in rows(tmp_path / "run")] == ["stitching", "cartpole"]
     policy = load_generalist(tmp_path / "run" / "policy")
     assert bool(policy.return_bins) is (method == "multi_game")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    (maze, pole) = rows(tmp_path / "run")
+    assert page.count('scope="row"') >= 2 and all(f">{row['world']}</th>" in page for row in (maze, pole))
+    assert f">{maze['score']:.2f}</td>" in page and f">{pole['data']:.2f}</td>" in page
     with pytest.raises(ConfigError, match="name each world once"):
         said(["--method", method, "--worlds", '["stitching", "stitching"]'])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import webbrowser
 
+import pytest
 from recorded import record
 
 from evolvent.cli.main import main
@@ -48,3 +50,16 @@ def test_a_folder_that_holds_no_run_is_refused_and_stays_empty(tmp_path, capsys)
     (tmp_path / "empty").mkdir()
     assert main(["view", str(tmp_path / "empty")]) == 2
     assert "does not hold a run" in capsys.readouterr().err and not list((tmp_path / "empty").iterdir())
+
+
+@pytest.mark.parametrize("verb", ["train sequence", "train mat", "train agdc", "bench seek"])
+def test_view_run_with_its_own_page_keeps_the_page(verb, tmp_path, capsys):
+    folder, page = tmp_path / "run", "<!doctype html><p>returns earned and asked for</p>"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"verb": verb, "method": "dt", "state": "finished"}), encoding="utf-8")
+    assert main(["view", str(folder)]) == 2
+    assert f"evolvent {verb} --resume {folder}" in capsys.readouterr().err and not (folder / "report.html").exists()
+    (folder / "report.html").write_text(page, encoding="utf-8")
+    assert main(["view", str(folder)]) == 0
+    assert main(["view", str(folder), "--to", str(tmp_path / "copy.html")]) == 0
+    assert {path.read_text(encoding="utf-8") for path in (folder / "report.html", tmp_path / "copy.html")} == {page}

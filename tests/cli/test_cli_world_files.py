@@ -55,6 +55,28 @@ class Picky(Line):
         self.size = size
 
 
+class Plain(Line):
+    name = "plain"
+
+    def play(self, spec):
+        return "there", 1.0
+
+
+class Silent(Line):
+    name = "silent"
+
+    def play(self, spec):
+        return 1.0
+        yield
+
+
+class Numbered(Line):
+    name = "numbered"
+
+    def specs(self):
+        return [1, 2, 3]
+
+
 def make():
     return Line()
 
@@ -81,6 +103,21 @@ def told(capsys, *words):
     return code, caught.out, caught.err
 
 
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        ("Plain", "play of world 'plain' is not a generator: got ('there', 1.0), expected a function that yields"),
+        ("Silent", "play of world 'silent' ended before its first observation: got 1.0, expected a yield before the"),
+        ("Numbered", "specs of world 'numbered' lists a task that is not a mapping: got 1, expected JSON values by name"),
+    ],
+)
+def test_world_of_another_form_is_told_as_the_users_mistake(folder, member, message, capsys):
+    for words in (["worlds", "play"], ["collect", "--agent", "random", "--limit", 2, "--to", "run", "--worlds"]):
+        code, shown, problem = told(capsys, *words, f"game.py:{member}")
+        assert code in (1, 2) and message in shown + problem
+        assert "fault of evolvent" not in shown + problem and "failed in close" not in shown + problem
+
+
 @pytest.mark.parametrize("member", ["Line", "make", "ready"])
 def test_a_class_a_function_and_an_instance_are_worlds(folder, member):
     world = load_world(f"game.py:{member}")
@@ -100,7 +137,7 @@ def test_a_file_with_one_world_needs_no_name_and_absolute_paths_work(folder):
         ("fails.py:World", r"fails\.py:1: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("gone.py:World", r"gone\.py: file not found"),
         ("game.py:Lime", r"game\.py: unknown world 'Lime' \(did you mean 'Line'\?\)"),
-        ("game.py", r"game\.py: which world of the file is meant\? It defines: Line, Broken, Half, Picky"),
+        ("game.py", r"game\.py: which world of the file is meant\? It defines: Line, Broken, Half, Picky, Plain, Silent, Numbered"),
         (
             "game.py:number",
             r"game\.py: number is not a world: it lacks name, .*subclass evolvent",

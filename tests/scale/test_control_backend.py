@@ -77,6 +77,28 @@ def test_an_interrupted_training_ends_with_the_same_weights(world, tmp_path, mon
     assert weights_of(again) == expected
 
 
+class BrokenFloor(gymnasium.Env):
+    """An environment whose first step raises."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        raise KeyError("the floor")
+
+
+def test_measurement_without_scored_episodes_logs_no_success(tmp_path):
+    world = GymnasiumWorld(BrokenFloor)
+    with control_run(tmp_path / "run", world, seed=0, panel=FEW) as run:
+        (row,) = run.evaluate(make_control_policy(world, width=8), 0)
+        logged = run.metrics("evaluate")
+    assert (row.errors, row.mean) == (5, None)
+    assert logged[-1]["episodes"] == 5 and "success" not in logged[-1]
+
+
 def test_the_policy_that_was_passed_in_is_unchanged(world, tmp_path):
     initial = make_control_policy(world, width=8)
     before = weights_of(initial)

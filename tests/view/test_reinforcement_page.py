@@ -402,4 +402,6 @@ def test_a_terminal_is_told_what_the_page_says(tmp_path):
     idle = write_practice(tmp_path / "idle", rows=idle_rows, results=[])
     (sentence,) = describe_training(read_run(idle))
     assert sentence.startswith("None of the 3 iterations taught anything")
+    brief = write_practice(tmp_path / "brief", rows=idle_rows[:1], results=[])
+    assert describe_training(read_run(brief))[0].startswith("The iteration taught nothing: all episodes")
     assert describe_training(replace(read_run(run), metrics=())) == []

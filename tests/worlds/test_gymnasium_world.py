@@ -18,6 +18,7 @@ from evolvent.rollout.episode import collect
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.check import check_env
 from evolvent.worlds.extras import wrapped
+from evolvent.worlds.gym.rows import make_control_batch
 from evolvent.worlds.gym.spaces import ActionText, ObservationText, split_words
 from evolvent.worlds.gym.world import GymnasiumWorld, open_gymnasium_world
 
@@ -309,6 +310,48 @@ def test_an_environment_that_raises_is_one_sentence_with_its_place():
     env.step("1")
     with pytest.raises(EnvLost, match=r"gymnasium:Walk failed in step at .*test_gymnasium_world.py:\d+: KeyError"):
         env.step("1")
+
+
+class OldReset(Walk):
+    def reset(self, *, seed=None, options=None):
+        self.square = 3
+        return self.square
+
+
+class OldStep(Walk):
+    def step(self, action):
+        return 2, 0.0, False, {}
+
+
+class SpelledReward(Walk):
+    def step(self, action):
+        return 2, "one", False, False, {}
+
+
+class EndlessReward(Walk):
+    def step(self, action):
+        return 2, float("nan"), False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("env_class", "message"),
+    [
+        (OldReset, r"reset of gymnasium:OldReset returned one value \(int\): expected \(observation, info\)"),
+        (OldStep, r"step of gymnasium:OldStep returned a tuple of 4 values \(int, float, bool, dict\): expected \(obs"),
+        (SpelledReward, "gymnasium:SpelledReward gave a reward that is not a number: got 'one'"),
+        (EndlessReward, "gymnasium:EndlessReward gave a reward that is not finite: got nan"),
+    ],
+)
+def test_result_of_another_interface_is_named_with_what_is_expected(env_class, message):
+    world = GymnasiumWorld(env_class)
+    env = world.make(_task(world))
+    with pytest.raises(EnvLost, match=message):
+        env.reset()
+        env.step("1")
+    batch = make_control_batch(world, world.tasks("train", "seen"), 1)
+    with pytest.raises(EnvLost, match=message):
+        batch.reset([0])
+        raise EnvLost(batch.step(np.zeros((1, 1), np.int64)).errors[0].message)
 
 
 def test_a_snapshot_of_an_environment_that_does_not_repeat_itself_is_refused():

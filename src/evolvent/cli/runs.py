@@ -195,6 +195,8 @@ def find_store(run: Path) -> Path:
     for folder in (run / "trajectories", run):
         if (folder / "log").is_dir() or (folder / "manifest.jsonl").exists():
             return folder
+    if _read_record(run):
+        raise ConfigError([Problem("run", f"{run} does not hold episodes", "pass a run that collected or played some")])
     raise ConfigError([Problem("run", f"{run} is neither a run nor a store", "see: evolvent runs list")])
 
 
@@ -231,14 +233,14 @@ def _run_show(argv: Sequence[str], console: Console) -> int:
     parser.add("--trajectory", help="the id of an episode to show")
     args = parser.parse_argv(argv)
     record = _read_record(args.run)
-    if not str(record.get("method", "")).startswith("train "):  # a training plays nothing
+    if not record:
         find_store(args.run)
     if args.trajectory is not None:
         _show_episode(Store.open(find_store(args.run)).get(args.trajectory), console)
         return 0
     for name in (name for name in ("state", "method", "seed", "created") if name in record):
         console.print(f"{name:8} {show_hidden(str(record[name]))}", soft_wrap=True)
-    for name in (name for name in ("model", "report.html") if (args.run / name).exists()):
+    for name in (name for name in ("model", "policy", "report.html") if (args.run / name).exists()):
         console.print(f"{name.partition('.')[0]:8} {show_hidden(str(args.run / name))}", soft_wrap=True)
     for name, text in _describe_training(args.run):
         console.print(f"{name:8} {show_hidden(text)}", soft_wrap=True)

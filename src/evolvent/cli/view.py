@@ -11,8 +11,10 @@ from pathlib import Path
 from rich.console import Console
 
 from evolvent.cli.setup.record import RUNS
+from evolvent.cli.setup.settings import read_verb
 from evolvent.cli.terminal.parsing import Parser
 from evolvent.errors import ConfigError, EvolventError, Problem
+from evolvent.files import write_atomic
 
 __all__ = ["read_leaderboard", "run"]
 
@@ -25,6 +27,7 @@ _RUN_FILES = (
     "searches.jsonl",
     "trajectories",
 )
+_OWN_PAGE_VERBS = ("train sequence", "train mat", "train agdc", "bench seek")  # their pages show more than a run keeps
 _SHUTDOWN_TIMEOUT_S = 2  # how long requests may take to end when the viewer is stopped
 
 
@@ -64,11 +67,29 @@ def run(argv: Sequence[str], console: Console) -> int:
         raise ConfigError([Problem("run", f"{args.run} does not hold a run", hint)])
     path: Path = args.output_path or args.run
     path = path / "report.html" if path.is_dir() or not args.output_path else path
-    report(args.run, path)
+    if read_verb(args.run) in _OWN_PAGE_VERBS:
+        _copy_own_page(args.run, path)
+    else:
+        report(args.run, path)
     console.print(str(path), soft_wrap=True)
     if args.open and not webbrowser.open(path.resolve().as_uri()):
         console.print("no browser could be opened")
     return 0
+
+
+def _copy_own_page(run_folder: Path, path: Path) -> None:
+    """Copies the page that the command of a run wrote at its end; nothing is drawn over it.
+
+    Raises:
+        ConfigError: the run has not ended yet.
+    """
+    page = run_folder / "report.html"
+    if not page.is_file():
+        verb = read_verb(run_folder)
+        message = f"evolvent {verb} writes the report of {run_folder} at its end, which it has not reached"
+        raise ConfigError([Problem("run", message, f"wait for it, or: evolvent {verb} --resume {run_folder}")])
+    if path.resolve() != page.resolve():
+        write_atomic(path, page.read_text(encoding="utf-8"))
 
 
 def _check_arguments(args: argparse.Namespace) -> None:

@@ -148,6 +148,11 @@ class FailureCounts:
         self.by_reason[reason] += 1
         return self.by_reason[reason] == 1
 
+    @property
+    def num_unscored(self) -> int:
+        """Returns the number of episodes that could not be scored."""
+        return sum(self.by_reason.values())
+
     def has_reason_of(self, trajectory: Trajectory) -> bool:
         """Returns whether an episode failed for a reason that was recorded before."""
         return trajectory.failure is not None and _reason_of(trajectory.failure) in self.by_reason
@@ -158,7 +163,7 @@ class FailureCounts:
             return ""
         reasons = [f"{count} x {self.examples[reason]}" for reason, count in self.by_reason.most_common(_MAX_REASONS)]
         others = len(self.by_reason) - len(reasons)
-        total = f"{sum(self.by_reason.values())} of {self.episodes} episodes could not be scored"
+        total = f"{self.num_unscored} of {self.episodes} episodes could not be scored"
         action = ". Fix that line and start again" if any(map(_PLACE.search, reasons)) else ""
         return f"{total}: {'; '.join(reasons)}{f'; and {others} other reasons' if others else ''}{action}"
 

@@ -63,7 +63,7 @@ class ControlBackend:
         if horizon is not None:
             raise ConfigError("a policy over numbers plays whole episodes", value=f"horizon {horizon}")
         names = {name: [start for start in starts if start.task.world == name] for name in self.worlds}
-        num_episodes, num_steps, num_successes = 0, 0, 0
+        num_episodes, num_steps, num_successes, num_scored = 0, 0, 0, 0
         for name, world_starts in names.items():
             if not world_starts:
                 continue
@@ -80,8 +80,10 @@ class ControlBackend:
                 stage.store.append(trajectory)
                 num_episodes, num_steps = num_episodes + 1, num_steps + len(trajectory.steps)
                 num_successes += trajectory.success is True
+                num_scored += trajectory.success is not None
                 yield trajectory
-            stage.log({"episodes": num_episodes, "env_steps": num_steps, "success": num_successes / num_episodes})
+            rate = {"success": num_successes / num_scored} if num_scored else {}
+            stage.log({"episodes": num_episodes, "env_steps": num_steps, **rate})
 
     def evaluate(
         self,

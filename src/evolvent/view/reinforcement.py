@@ -371,8 +371,10 @@ def describe_training(data: ReportData) -> list[str]:
         before, now = format_number("success", training.before), format_number("success", training.now)
         lines.append(f"success on held-out tasks: {before} before, {now} after")
     if training.idle == training.iterations:
+        iterations = f"None of the {training.iterations} iterations" if training.iterations > 1 else "The iteration"
+        verb = "taught anything" if training.iterations > 1 else "taught nothing"
         lines.append(
-            f"None of the {training.iterations} iterations taught anything: all episodes of a task earned the same, so "
+            f"{iterations} {verb}: all episodes of a task earned the same, so "
             "the weights stayed. Use easier tasks, a reward with partial credit, or a policy that sometimes succeeds."
         )
     else:

@@ -22,7 +22,8 @@ def sequence_page(data: JsonObject, pictures: Sequence[tuple[str, str]] = ()) ->
         data: `title`; `facts` (name -> text); `rows` with `asked` (a return, or None), `returns`, `mean` and `score`;
             `history`, rows with `update` and `loss`; `played`, returns of episodes played online, in order, and
             optionally `played_caption`, what to call them; `random` and `expert`, mean returns; `data`, the least, mean
-            and most return of the episodes learned from.
+            and most return of the episodes learned from. Of several worlds, each row has its own `world`, `random`,
+            `expert` and `data`, the mean return of its episodes.
         pictures: (title, SVG) of episodes, as `view.sequence_strips.drawn` gives them.
     """
     return render_page(

@@ -330,8 +330,21 @@ class _PlayEnv:
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self._actions = []
-        self._play = self._world.play(copy.deepcopy(dict(self._task.spec)))
-        observation, _, info = _read_turn(next(self._play), self._world.name)
+        self._play = None
+        play: object = self._world.play(copy.deepcopy(dict(self._task.spec)))
+        if not isinstance(play, Generator):
+            raise EnvLost(
+                f"play of world {self._world.name!r} is not a generator",
+                value=repr(play),
+                expected="a function that yields observations",
+            )
+        try:
+            turn = next(play)
+        except StopIteration as stop:
+            message = f"play of world {self._world.name!r} ended before its first observation"
+            raise EnvLost(message, value=repr(stop.value), expected="a yield before the return") from None
+        self._play = play
+        observation, _, info = _read_turn(turn, self._world.name)
         return observation, info
 
     def step(self, action: Value) -> Reply:
@@ -443,6 +456,12 @@ class TextWorld(ABC):
     def _panel(self) -> dict[str, list[Task]]:
         panel: dict[str, list[Task]] = {split: [] for split in SPLITS}
         for spec in self.specs():
+            if not isinstance(spec, Mapping):
+                raise ConfigError(
+                    f"specs of world {self.name!r} lists a task that is not a mapping",
+                    value=repr(spec),
+                    expected='JSON values by name, such as {"seed": 0}',
+                )
             split = split_of(spec, salt=self.name)
             panel[split].append(Task(self.name, self.version, dict(spec), self.name, self.tiers[0], split))
         return panel

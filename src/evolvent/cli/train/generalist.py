@@ -1,12 +1,13 @@
 """`evolvent train sequence --method gato|multi_game`: one policy for several worlds, measured in each of them.
 
 The run folder holds settings and state, `data.json` (the data of each world), the training's state, the policy,
-`history.json` and `table.json`. A run resumes where its training stopped.
+`history.json`, `table.json` and the report. A run resumes where its training stopped.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -142,11 +143,37 @@ def run_generalist(args: ParsedCommand[TrainGeneralistConfig], console: Console)
         write_atomic(folder / "history.json", json.dumps(policy.history, indent=1, sort_keys=True))
         rows = [_measure_world(policy, config, world, task) for world, task in sequence_tasks.items()]
         write_atomic(folder / "table.json", json.dumps(rows, indent=1))
+        write_atomic(folder / "report.html", _render_page(config, sequence_tasks, rows, policy.history))
     lines = [(row["world"], f"{row['mean']:.2f}", f"{row['data']:.2f}", f"{row['score']:.1f}") for row in rows]
     columns = ("world", "return", "data", "score")
     console.print(render_table(console, columns, lines, numbers=columns[1:]))
-    console.print(show_hidden(f"policy {folder / 'policy'}"), soft_wrap=True)
+    console.print(show_hidden(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
+
+
+def _render_page(
+    config: Any, sequence_tasks: Mapping[str, SequenceTask], rows: Sequence[dict[str, Any]], history: Any
+) -> str:
+    """Renders the page of the run: a row for each world, with the returns that its scores are measured by."""
+    from evolvent.view.sequences import sequence_page
+
+    facts = {
+        "Worlds": ", ".join(sequence_tasks),
+        "Data": f"{config.mixture}, up to {config.episodes} episodes of a control world",
+        "Seed": str(config.learn.seed),
+    }
+    world_rows = [
+        {
+            "asked": None,
+            **row,
+            "random": sequence_tasks[row["world"]].random_return,
+            "expert": sequence_tasks[row["world"]].expert_return,
+        }
+        for row in rows
+    ]
+    about = COMMANDS[config.method].about.partition(":")[0]
+    title = f"{about} on {', '.join(sequence_tasks)}"
+    return sequence_page({"title": title, "facts": facts, "rows": world_rows, "history": history, "played": []})
 
 
 def _make_task(config: Any, world: str) -> SequenceTask:

@@ -49,7 +49,7 @@ from evolvent.cli.train.rl_settings import EARLIER_DEFAULTS, TrainRLConfig
 from evolvent.config import Config
 from evolvent.engine.replies import RECORDED_WORLD
 from evolvent.engine.servers import share_endpoints
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, NothingToLearn, Problem
 from evolvent.learn.settings import TrainConfig
 from evolvent.methods.base import Method
 from evolvent.methods.etpo import ETPOConfig, etpo
@@ -65,7 +65,7 @@ from evolvent.models.placement import check_working_memory
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rl.settings import RLConfig
-from evolvent.rollout.episode import collect
+from evolvent.rollout.episode import FailureCounts, collect
 from evolvent.run import Run
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Start, Task, Trajectory
@@ -453,6 +453,7 @@ def _train_policy(
     from evolvent.learn.objectives import weighted_nll
 
     imitated = [*demonstration_trajectories, *random_trajectories]
+    _check_imitated(imitated)
     base_policy = run.fit(initial, imitated, weighted_nll, tokens=config.clone_tokens) if imitated else initial
     run.evaluate(base_policy, 0)
     method_tasks = (
@@ -461,6 +462,15 @@ def _train_policy(
     method_options = {"demonstrations": demonstration_trajectories} if method.demonstrated else {}
     best_policy: Policy = method.call(base_policy, method_tasks, config=config.rl, run=run, **method_options)
     return best_policy
+
+
+def _check_imitated(trajectories: Sequence[Trajectory]) -> None:
+    """Raises NothingToLearn with the reasons where no episode to imitate could be scored."""
+    failures = FailureCounts()
+    for trajectory in trajectories:
+        failures.record(trajectory)
+    if trajectories and failures.num_unscored == len(trajectories):
+        raise NothingToLearn(f"there is nothing to imitate: {failures.describe()}")
 
 
 def _play_randomly(worlds_by_name: Mapping[str, World], tasks: Sequence[Task], config: Any) -> list[Trajectory]:

@@ -6,7 +6,6 @@ An environment is a team of one agent, so that the same batches, rollouts and up
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError, EnvLost, ErrorRecord, EvolventError, NonFinite, user_boundary
 from evolvent.trajectory import Array, Task
 from evolvent.worlds.gym.spaces import space_kind
-from evolvent.worlds.gym.world import GYMNASIUM, GymnasiumWorld
+from evolvent.worlds.gym.world import GYMNASIUM, GymnasiumWorld, unpack_reset, unpack_step
 from evolvent.worlds.teams.base import Actions, Continuous, Discrete, Multi, TeamSpec
 from evolvent.worlds.teams.parallel import RowState, Space, box_bounds
 from evolvent.worlds.teams.rows import RowTeam
@@ -87,16 +86,14 @@ class _Row:
 
     def begin(self, task: Task) -> RowState:
         with user_boundary(EnvLost, f"{self._world.name} failed in reset"):
-            value, info = self._env.reset(seed=int(task.spec["seed"]))
+            value, info = unpack_reset(self._env.reset(seed=int(task.spec["seed"])), self._world.name)
         self._return = 0.0
         return self._to_state(value, info)
 
     def step(self, actions: Array) -> RowState:
         with user_boundary(EnvLost, f"{self._world.name} failed in step"):
-            value, reward, terminated, truncated, info = self._env.step(self._to_env_action(actions[0]))
-        number = float(reward)
-        if not math.isfinite(number):
-            raise NonFinite(f"{self._world.name} gave a reward that is not finite", value=number)
+            result = self._env.step(self._to_env_action(actions[0]))
+            value, number, terminated, truncated, info = unpack_step(result, self._world.name)
         self._return += number
         return self._to_state(value, info, number, terminated=bool(terminated), truncated=bool(truncated))
 

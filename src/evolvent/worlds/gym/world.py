@@ -39,7 +39,7 @@ from evolvent.worlds.gym.spaces import ActionText, ObservationText, split_words
 from evolvent.worlds.panel import Candidate, Sizes
 from evolvent.worlds.teams.parallel import ForeignEnv
 
-__all__ = ["GYMNASIUM", "GymnasiumEnv", "GymnasiumWorld", "open_gymnasium_world"]
+__all__ = ["GYMNASIUM", "GymnasiumEnv", "GymnasiumWorld", "open_gymnasium_world", "unpack_reset", "unpack_step"]
 
 GYMNASIUM = Extra("gymnasium", "gymnasium", "an environment of Gymnasium")
 _DEFAULT_HORIZON = 1000  # steps of an episode, where the environment sets no limit
@@ -262,7 +262,7 @@ class _GymnasiumSession:
         if self._env is None:
             self._env = self._world.open_env()
         with user_boundary(EnvLost, f"{self._world.name} failed in reset"):
-            value, info = self._env.reset(seed=self._seed)
+            value, info = unpack_reset(self._env.reset(seed=self._seed), self._world.name)
             self.observation = self._tell(value)
         return self.observation, self._make_info(info)
 
@@ -275,11 +275,8 @@ class _GymnasiumSession:
             text = f"{_NOT_AN_ACTION} {self._world.action_text.describe()}\n{self.observation}"
             return text, 0.0, False, False, {**self._info, "invalid": True}
         with user_boundary(EnvLost, f"{self._world.name} failed in step"):
-            value, reward, terminated, truncated, info = self._env.step(env_action)
+            value, number, terminated, truncated, info = unpack_step(self._env.step(env_action), self._world.name)
             self.observation = self._tell(value)
-            number = float(reward)
-        if not math.isfinite(number):
-            raise EnvLost(f"{self._world.name} gave a reward that is not finite", value=number)
         is_cut = bool(truncated) and not terminated
         return self.observation, number, bool(terminated), is_cut, self._make_info(info)
 
@@ -308,6 +305,49 @@ class _GymnasiumSession:
         env, self._env = self._env, None
         if env is not None:
             _close_env(env, self._world.name)
+
+
+def unpack_reset(result: object, world_name: str) -> tuple[object, Mapping[str, Any]]:
+    """Splits what `reset` returned into (observation, info).
+
+    Raises:
+        EnvLost: it is something else, such as the bare observation of Gym's older interface.
+    """
+    if isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], Mapping):
+        return result[0], result[1]
+    raise EnvLost(
+        f"reset of {world_name} returned {_describe_result(result)}",
+        expected="(observation, info), with a dict as info",
+        hint="return both, as Gymnasium's interface says",
+    )
+
+
+def unpack_step(result: object, world_name: str) -> tuple[object, float, object, object, Mapping[str, Any]]:
+    """Splits what `step` returned into (observation, reward, terminated, truncated, info), with a finite reward.
+
+    Raises:
+        EnvLost: it is something else, such as the four values of Gym's older interface; or the reward is not finite.
+    """
+    if not (isinstance(result, tuple | list) and len(result) == 5 and isinstance(result[4], Mapping)):
+        raise EnvLost(
+            f"step of {world_name} returned {_describe_result(result)}",
+            expected="(observation, reward, terminated, truncated, info), with a dict as info",
+            hint="return all five, as Gymnasium's interface says",
+        )
+    value, reward, terminated, truncated, info = result
+    try:
+        number = float(reward)
+    except (TypeError, ValueError):
+        raise EnvLost(f"{world_name} gave a reward that is not a number", value=repr(reward)) from None
+    if not math.isfinite(number):
+        raise EnvLost(f"{world_name} gave a reward that is not finite", value=number)
+    return value, number, terminated, truncated, info
+
+
+def _describe_result(result: object) -> str:
+    if isinstance(result, tuple | list):
+        return f"a {type(result).__name__} of {len(result)} values ({', '.join(type(part).__name__ for part in result)})"
+    return f"one value ({type(result).__name__})"
 
 
 def open_gymnasium_world(option: str) -> GymnasiumWorld:

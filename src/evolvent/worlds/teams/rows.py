@@ -255,7 +255,8 @@ class RowTeam:
                 return
             if attempt + 1 == _MAX_LOST_EPISODES:
                 row, reason = next(iter(lost.items()))
-                raise EnvLost(f"row {row}: {_MAX_LOST_EPISODES} consecutive episodes did not begin", value=str(reason))
+                reason_text = reason.message if isinstance(reason, ErrorRecord) else str(reason)
+                raise EnvLost(f"row {row}: {_MAX_LOST_EPISODES} consecutive episodes did not begin: {reason_text}")
             self.number[[row for row, answer in lost.items() if isinstance(answer, ErrorRecord)]] += self.size
             rows = list(lost)
 
