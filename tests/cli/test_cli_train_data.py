@@ -172,7 +172,8 @@ def test_p3_takes_other_selectors(place, capsys):
         (["hammer", "p3.jsonl"], "does not hold a sample of function calls. The first refused row: p3.jsonl, row 0: "),
         (
             ["comments", "p3.jsonl"],
-            "does not hold code in a known language. The first refused row: p3.jsonl, row 0: it has no code",
+            "does not hold code in a known language. The first refused row: p3.jsonl, row 0: it has no code, or its "
+            "language is unknown (code is text in a column source or code or content",
         ),
         (["hammer", "hammer.jsonl", "--hammer.style", "random"], "--hammer.style snake"),
         (["hammer", "hammer.jsonl", "--preset", "published"], "--hammer.style snake"),

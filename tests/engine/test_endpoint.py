@@ -157,6 +157,7 @@ LASTING = {
     "model": (404, {"error": {"message": "no such model", "code": "model_not_found"}}, "Check the address"),
     "field": (400, {"error": {"message": "Unrecognized request argument: return_token_ids"}}, "return_token_ids"),
     "quota": (429, {"error": {"message": "pay first", "code": "insufficient_quota"}}, "pay first"),
+    "folder": (403, {"error": {"message": "outside", "code": "unsafe_path"}}, "got 403. The endpoint says: 'outside'"),
     "page": (403, b"<html>go away</html>", "go away"),
 }
 

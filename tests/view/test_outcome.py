@@ -161,3 +161,18 @@ def test_the_report_of_a_measurement_names_no_other_arm() -> None:
     text = page(ReportData(info=info, results=(result("base", 0, [1.0, 0.0]),)))
     assert "The policy succeeds in 50.0" in text and "Success, 95 % interval" in text
     assert not any(word in text for word in ("Control<", "After cloning", "after cloning", "Success by round"))
+
+
+def test_run_without_a_control_arm_is_not_said_to_await_one() -> None:
+    data = ReportData(
+        info=RunInfo(seed="0", arms=("return_text",)), results=(result("return_text", 1, [1.0, 0.0] * 5),)
+    )
+    assert build_headline(data, build_panels(data)).sentence == (
+        "return_text succeeds in 50.0 % of 10 tasks. This run has no control arm to compare return_text with."
+    )
+    shown = page(data)
+    assert ">Base, after cloning<" in shown
+    assert "train-matched" not in shown and "not evaluated yet" not in shown and ">Control<" not in shown
+    assert "train-matched" in page(report_of(HALF, CONTROL)) and ">Control<" in page(report_of(HALF, CONTROL))
+    nothing = replace(data, results=())
+    assert build_headline(nothing, []).sentence.startswith("Nothing was measured yet. This run has no control arm")

@@ -544,7 +544,11 @@ class Endpoint:
         message = self._redact(message)
         if status in (400, 413, 422) and (code == "context_length_exceeded" or _OVERFLOW.search(message)):
             return ContextOverflow(f"{request_name}: the conversation is too long for the model", value=message)
-        hints = {401: "check the key; ", 403: "check the key; ", 404: "check the address and the model; "}
+        hints = (
+            {}
+            if code == "unsafe_path"
+            else {401: "check the key; ", 403: "check the key; ", 404: "check the address and the model; "}
+        )
         error = EndpointError(
             f"{request_name}: the endpoint returned an error",
             value=status,

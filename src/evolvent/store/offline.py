@@ -334,6 +334,8 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
         import h5py
     except ImportError as error:
         raise MissingExtra("offline", "data in HDF5") from error
+    if not path.exists():
+        raise StoreUnavailable(f"{path} does not exist", hint="check the path")
     try:
         file = h5py.File(path, "r")
     except OSError as error:

@@ -74,6 +74,7 @@ class Headline:
     """The primary comparison: plain means over the panels of the held-out tiers (rates 0..1).
 
     `is_measurement`: one policy was measured, and nothing was compared.
+    `has_control`: the run has an arm that its main arm can be compared with.
     """
 
     tiers: tuple[str, ...]
@@ -86,6 +87,7 @@ class Headline:
     difference: Interval | None
     sentence: str
     is_measurement: bool = False
+    has_control: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,16 @@ def build_headline(data: ReportData, evaluated_panels: Sequence[Panel]) -> Headl
     main = main_arm(data)
     base = _mean_or_none(panel.base.mean if panel.base else None for panel in primary_panels)
     is_measurement = is_measured_alone(data)
-    comparison = _build_sentence(main, difference, reason)
+    has_control = not data.info.arms or "control" in (*data.info.arms, *(row.arm for row in data.results))
+    if is_measurement:
+        sentence = _describe_measurement(base, [panel.base for panel in primary_panels if panel.base])
+    elif has_control:
+        sentence = _build_sentence(main, difference, reason)
+    else:
+        compared = [panel.compared for panel in primary_panels if panel.compared]
+        success = _mean_or_none(result.mean for result in compared)
+        sentence = _describe_measurement(success, compared, subject=main)
+        sentence += f" This run has no control arm to compare {main} with."
     return Headline(
         tiers=tiers,
         worlds=tuple(dict.fromkeys(panel.world for panel in primary_panels)),
@@ -210,8 +221,9 @@ def build_headline(data: ReportData, evaluated_panels: Sequence[Panel]) -> Headl
         control=_mean_or_none(panel.control.mean if panel.control else None for panel in primary_panels),
         ceiling=ceiling,
         difference=difference,
-        sentence=_describe_measurement(base, primary_panels) if is_measurement else comparison,
+        sentence=sentence,
         is_measurement=is_measurement,
+        has_control=has_control,
     )
 
 
@@ -220,8 +232,7 @@ def is_measured_alone(data: ReportData) -> bool:
     return tuple(data.info.arms) == ("base",) and {row.arm for row in data.results} <= {"base"}
 
 
-def _describe_measurement(success: float | None, primary_panels: Sequence[Panel]) -> str:
-    results = [panel.base for panel in primary_panels if panel.base]
+def _describe_measurement(success: float | None, results: Sequence[Result], *, subject: str = "The policy") -> str:
     if not results:
         return "Nothing was measured yet."
     num_tasks = sum(result.n for result in results)
@@ -229,7 +240,7 @@ def _describe_measurement(success: float | None, primary_panels: Sequence[Panel]
     tasks = f"{num_tasks} task{'s'[: num_tasks != 1]}"
     if success is None:
         return f"{num_errors} of {tasks} could not be scored, so no success is given."
-    return f"The policy succeeds in {100 * success:.1f} % of {tasks}."
+    return f"{subject} succeeds in {100 * success:.1f} % of {tasks}."
 
 
 def _build_sentence(main: str, difference: Interval | None, reason: str) -> str:

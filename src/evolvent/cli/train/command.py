@@ -40,15 +40,15 @@ COMMANDS = {
     for name, (config, about) in RECIPES.items()
 }
 _OTHER_METHODS = {
-    "rl": "Reinforcement learning in worlds, by a method: also `train grpo`, ...",
+    "rl": "Reinforcement learning in worlds, by a method (`train grpo`, ...).",
     "tsllm": "Alternate tree search with a learned value and training; no DATA.",
     "openr": "Train a process reward model, then RL and search with it; no DATA.",
     "hammer": "Function calling with masked names (Hammer); DATA: rows of calls.",
     "comments": "Comment augmentation of code, round by round; DATA: rows of code.",
     "p3": "Policy-driven data selection by difficulty and diversity (P3).",
-    "agdc": "Active search that detects when its goal is reached (AGDC); no DATA.",
+    "agdc": "Active search that detects that it is at its goal (AGDC); no DATA.",
     "mat": "Multi-agent RL (MAT, MAPPO, HAPPO); no DATA.",
-    "return_text": "Text policies that are asked for a return; DATA: recorded episodes.",
+    "return_text": "Text policies asked for a return; DATA: recorded episodes.",
     "sequence": "Offline RL over sequences: DT and kin, TT, Q-Transformer, Gato.",
 }
 RL_METHODS = ("ppo", "twosome", "token_ppo", "ntpo", "poad", "etpo", "grpo", "scaling_inter", "r3")
@@ -285,7 +285,7 @@ def _find_resumed_recipe(argv: Sequence[str]) -> str | None:
 
 def _format_usage() -> str:
     descriptions = {**{name: descriptions for name, (_, descriptions) in RECIPES.items()}, **_OTHER_METHODS}
-    lines = "\n".join(f"  {name:9}{description}" for name, description in descriptions.items())
+    lines = "\n".join(f"  {name:12}{description}" for name, description in descriptions.items())
     return (
         "usage: evolvent train RECIPE DATA [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
         "Without a recipe it is sft. `evolvent train RECIPE --help` lists the settings.\n"

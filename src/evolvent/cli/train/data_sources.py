@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from evolvent.bench.calls import CallAnswer, answer_samples, mask_panel, measure_robustness
-from evolvent.curate.card import code_of_row
+from evolvent.curate.card import CODE, code_of_row
 from evolvent.curate.commenting import OUTCOMES, Source
 from evolvent.curate.demonstrations import build_demonstrations, prompt_for
 from evolvent.curate.difficulty import answer_logprobs, mean_logprob_score, split_by_lines
@@ -286,7 +286,10 @@ def _read_sources(data: Path, refused: list[str]) -> list[Source]:
     for number, (location, row) in enumerate(read_located_rows(data, refused)):
         code = code_of_row(row)
         if code is None:
-            refused.append(f"{location}: it has no code, or its language is unknown")
+            refused.append(
+                f"{location}: it has no code, or its language is unknown (code is text in a column "
+                f"{' or '.join(CODE)}; name its language in a column language, or its file in a column path)"
+            )
             continue
         try:
             sources.append(Source(f"{data.name}:{number}", *code))

@@ -93,6 +93,8 @@ def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class add
         raise ConfigError(
             [Problem("mixture", "episodes come from a file, so no mixture is generated", "leave out --mixture")]
         )
+    if config.data is not None and not config.data.exists():
+        raise ConfigError([Problem("data", f"{config.data} does not exist", "check the path")])
     control = get_control(config.world)
     time_limit = control.horizon
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))

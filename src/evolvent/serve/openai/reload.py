@@ -168,6 +168,12 @@ def _resolve_folder(root: Path, path: str) -> Path:
     """Returns the folder that a client named. Raises UnsafePath if it, or a file in it, lies outside the root."""
     base = root.resolve()
     name = next((path[len(str(prefix)) + 1 :] for prefix in (root, base) if path.startswith(f"{prefix}/")), path)
+    if name.startswith("/"):
+        raise UnsafePath(
+            "the folder lies outside of the one that this server takes weights from",
+            value=name[:200],
+            hint="write the weights below the folder of its --reload, such as --hand_over FOLDER",
+        )
     folder = safe_join(base, name.rstrip("/"))
     files = sorted(folder.iterdir())[: _MAX_FILES + 1] if folder.is_dir() else []
     outside = [file.name for file in files if not file.resolve().is_relative_to(base)]

@@ -346,7 +346,9 @@ def unpack_step(result: object, world_name: str) -> tuple[object, float, object,
 
 def _describe_result(result: object) -> str:
     if isinstance(result, tuple | list):
-        return f"a {type(result).__name__} of {len(result)} values ({', '.join(type(part).__name__ for part in result)})"
+        return (
+            f"a {type(result).__name__} of {len(result)} values ({', '.join(type(part).__name__ for part in result)})"
+        )
     return f"one value ({type(result).__name__})"
 
 
