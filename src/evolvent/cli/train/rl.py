@@ -470,7 +470,7 @@ def _check_imitated(trajectories: Sequence[Trajectory]) -> None:
     for trajectory in trajectories:
         failures.record(trajectory)
     if trajectories and failures.num_unscored == len(trajectories):
-        raise NothingToLearn(f"there is nothing to imitate: {failures.describe()}")
+        raise NothingToLearn(f"no episode can be imitated: {failures.describe()}")
 
 
 def _play_randomly(worlds_by_name: Mapping[str, World], tasks: Sequence[Task], config: Any) -> list[Trajectory]:

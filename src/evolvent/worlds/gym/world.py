@@ -307,7 +307,7 @@ class _GymnasiumSession:
             _close_env(env, self._world.name)
 
 
-def unpack_reset(result: object, world_name: str) -> tuple[object, Mapping[str, Any]]:
+def unpack_reset(result: object, world_name: str) -> tuple[object, Mapping[str, object]]:
     """Splits what `reset` returned into (observation, info).
 
     Raises:
@@ -322,7 +322,7 @@ def unpack_reset(result: object, world_name: str) -> tuple[object, Mapping[str, 
     )
 
 
-def unpack_step(result: object, world_name: str) -> tuple[object, float, object, object, Mapping[str, Any]]:
+def unpack_step(result: object, world_name: str) -> tuple[object, float, object, object, Mapping[str, object]]:
     """Splits what `step` returned into (observation, reward, terminated, truncated, info), with a finite reward.
 
     Raises:
