@@ -53,6 +53,15 @@ def test_the_least_loss_is_the_best(tmp_path, order, steps):
     assert [step for step, _ in ranking(tmp_path)] == steps
 
 
+def test_metric_that_no_evaluator_measures_is_refused_after_the_first_snapshot(tmp_path):
+    message = r"best.metric: unknown metric 'generation/blue' \(did you mean 'generation/bleu'"
+    with pytest.raises(ConfigError, match=message):
+        watched(tmp_path, range(1), BestConfig(metric="generation/blue"))
+    assert not (tmp_path / "best").exists()
+    watched(tmp_path, range(2, 4), BestConfig(metric="bleu", keep=1))  # withheld in step 2, which is no mistake
+    assert ranking(tmp_path) == [(3, 0.5)]
+
+
 def test_rankings_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "best.json").write_text('[{"step": 1}]')

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ from pydantic import Field
 
 from evolvent.bench.measures import Measure
 from evolvent.config import Config
-from evolvent.errors import ConfigError, CorruptRecord
+from evolvent.errors import ConfigError, CorruptRecord, unknown_name_problem
 from evolvent.files import TEMPORARY_SUFFIX, disk_errors, safe_join, write_atomic
 from evolvent.models.snapshots import Snapshot
 
@@ -89,6 +89,12 @@ class BestSnapshots:
         if self._config.order != "auto":
             return self._config.order == "min"
         return self._config.metric.rpartition("/")[2] in _LOWER_IS_BETTER
+
+    def check_metric(self, names: Iterable[str]) -> None:
+        """Raises ConfigError where no evaluator measures the metric; `names` are `EVALUATOR/METRIC`, of all of them."""
+        choices = {choice for name in names for choice in (name, name.partition("/")[2])}
+        if self._config.metric not in choices:
+            raise ConfigError([unknown_name_problem("metric", self._config.metric, choices, location="best.metric")])
 
     def consider(self, snapshot: Snapshot, evaluator: str, measures: Sequence[Measure]) -> bool:
         """Copies a snapshot that is among the best, and removes the one that no longer is; returns whether it stays.

@@ -138,6 +138,7 @@ class Watcher:
 
         Raises:
             NoSpace, StoreUnavailable: a line cannot be written. MissingExtra: torch is not installed.
+            ConfigError: the best snapshots are kept by a metric that no evaluator measures.
         """
         try:
             newest = newest_snapshot(self.run)
@@ -147,6 +148,7 @@ class Watcher:
         if newest is None or newest == self._seen:
             return False
         previous, self._seen = self._seen, newest
+        names: set[str] = set()
         try:
             with lease(self.run) as snapshot:
                 self._seen = snapshot
@@ -155,12 +157,17 @@ class Watcher:
                     evaluator for evaluator in self._evaluators if self._key(snapshot, evaluator) not in self._done
                 ]
                 if pending:
-                    self._evaluate(snapshot, pending)
+                    names = self._evaluate(snapshot, pending)
         except (CheckpointError, ConfigError, EngineError, SafetyError) as error:
             self._record_broken(self._seen, error)
+        if self._best is not None and names:
+            self._best.check_metric(names)
         return True
 
-    def _evaluate(self, snapshot: Snapshot, evaluators: Sequence[Evaluator]) -> None:
+    def _evaluate(self, snapshot: Snapshot, evaluators: Sequence[Evaluator]) -> set[str]:
+        """Evaluates a snapshot; returns the names of all metrics, or none where an evaluator failed or was left out."""
+        names: set[str] = set()
+        is_complete = len(evaluators) == len(self._evaluators)
         policy, engine = self._load(snapshot)
         for evaluator in evaluators:
             start_time = time.monotonic()
@@ -175,7 +182,9 @@ class Watcher:
             except EvolventError as error:
                 _log.warning("%s at step %d: %s", evaluator.name, snapshot.step, error)
                 outcome = {"error": _error_row(error)}
+                is_complete = False
                 self._count(failed=1)
+            names |= {f"{evaluator.name}/{measure.metric}" for measure in measures}
             self._append(
                 snapshot,
                 evaluator.name,
@@ -190,6 +199,7 @@ class Watcher:
                 if self._best is not None:
                     self._best.consider(snapshot, evaluator.name, measures)
         self._count(evaluated=1)
+        return names if is_complete else set()
 
     def _load(self, snapshot: Snapshot) -> tuple[Policy, Engine]:
         from evolvent.engine.fitting import engine_for

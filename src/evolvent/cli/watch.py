@@ -44,25 +44,25 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "WatchConfig", "run"]
 
 T = TypeVar("T")
-_DATA_HELP = "a file of JSON lines; none: not measured"
+_DATA_HELP = "a file of JSON lines with {fields}; none: not measured"
 
 
 class WatchPerplexityConfig(PerplexityConfig):
     """Settings of the prediction of texts or conversations."""
 
-    data: Path | None = Field(default=None, description=_DATA_HELP)
+    data: Path | None = Field(default=None, description=_DATA_HELP.format(fields="text, or messages"))
 
 
 class WatchClassificationConfig(ClassificationConfig):
     """Settings of questions with choices."""
 
-    data: Path | None = Field(default=None, description=_DATA_HELP)
+    data: Path | None = Field(default=None, description=_DATA_HELP.format(fields="prompt, choices, answer"))
 
 
 class WatchGenerationConfig(GenerationConfig):
     """Settings of questions with free answers."""
 
-    data: Path | None = Field(default=None, description=_DATA_HELP)
+    data: Path | None = Field(default=None, description=_DATA_HELP.format(fields="prompt, reference (or references)"))
 
 
 class WatchConfig(ModelConfig, WorldsConfig):
