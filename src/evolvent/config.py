@@ -223,7 +223,7 @@ def resolve(
 def _add_implied_settings(cls: type[C], inputs: dict[str, _SettingInput]) -> list[Problem]:
     """Adds the settings that others imply, where nobody named them; returns a problem where two imply one setting."""
     implied: dict[str, list[_SettingInput]] = {}
-    for name, (path, value) in cls.implied_settings.items():
+    for name, (path, value) in (cls.implied_settings if issubclass(cls, Config) else {}).items():
         is_named = name in inputs and inputs[name].source != "default" and inputs[name].raw not in ("", None)
         if is_named and (path not in inputs or inputs[path].source == "default"):
             implied.setdefault(path, []).append(_SettingInput(path, (value,), value, f"--{name}"))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 
+import evolvent.engine.endpoint as endpoint_module
 from evolvent.engine.asks import GREEDY, Sampling
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import read_reply
@@ -116,6 +117,35 @@ def test_tries_end_at_the_deadline_with_the_last_failure():
         with pytest.raises(EndpointError, match=r"got 503.*The endpoint says: 'busy'") as failed:
             say(endpoint)
     assert failed.value.value == 503 and len(script.asked) >= 2
+
+
+def test_outage_is_told_once_while_it_lasts(monkeypatch, caplog):
+    monkeypatch.setattr(endpoint_module, "_NOTICE_S", 0.0)
+    is_up: list[bool] = []
+
+    def answer(number, path, body):
+        return good(number, path, body) if is_up else FAILURES["busy"]
+
+    def notices():
+        return [record.getMessage() for record in caplog.records if "tried again for up to" in record.getMessage()]
+
+    with scripted(answer) as (url, _), Endpoint(url, "m", timeout_s=0.6) as endpoint:
+        for _ in range(2):
+            with pytest.raises(EndpointError):
+                say(endpoint)
+        (notice,) = notices()
+        assert "503" in notice and "busy" in notice
+        is_up.append(True)
+        say(endpoint)
+        is_up.clear()
+        with pytest.raises(EndpointError):
+            say(endpoint)
+        assert len(notices()) == 2
+    monkeypatch.setattr(endpoint_module, "_NOTICE_S", 60.0)
+    caplog.clear()
+    with scripted(answer) as (url, _), Endpoint(url, "m", timeout_s=0.3) as endpoint, pytest.raises(EndpointError):
+        say(endpoint)
+    assert not notices()
 
 
 def test_a_try_that_the_deadline_cuts_hides_no_failure_before_it():

@@ -58,6 +58,7 @@ _PERMANENT_CODES = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached"}
 )  # codes that no waiting helps against
 _OVERFLOW = re.compile(r"context[ _-]?(length|window|size)|maximum (input|prompt) length|prompt is too long", re.I)
+_NOTICE_S = 20.0  # tries that fail for so long are told, since nothing else happens meanwhile
 _CHECK_S = 15.0  # how long to wait for an endpoint before anything is played
 _UPDATE = "/update_weights_from_disk"  # SGLang's name, outside the versioned paths
 _LOAD_S = 600.0  # how long a server may take to load an adapter
@@ -175,6 +176,7 @@ class Endpoint:
             follow_redirects=False,
         )
         self._closed, self._counts, self._rng = threading.Event(), _Counts(), Random()
+        self._has_told_outage = False
         self._renames_max_tokens = False
         self._adapter: ServedAdapter | None = None
 
@@ -469,11 +471,15 @@ class Endpoint:
                 raise
             else:
                 self._counts.add(requests=1)
+                self._has_told_outage = False
                 return value
             pause = max(_backoff_s(attempt, self._rng), problem.after_s)
             if pause >= deadline.left() or self._closed.wait(pause):
                 raise problem.error from problem
             self._counts.add(retries=1)
+            if deadline.total_s - deadline.left() >= _NOTICE_S and not self._has_told_outage:
+                self._has_told_outage = True  # two threads may both tell it, which does no harm
+                log.warning("%s It is tried again for up to %.0f s.", problem.error, deadline.left())
         raise EndpointError("no attempt was made", value=url)
 
     def _request_once(
