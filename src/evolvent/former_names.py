@@ -740,6 +740,7 @@ FORMER_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {"RLConfig": {"cr
 
 LATER_FIELDS: Mapping[str, Mapping[str, object]] = {
     "AdapterConfig": {"base_bits": None},
+    "AgentEvalConfig": {"tasks": None, "environments": (), "sources": ()},
     "GenerationConfig": {"text_metrics": ()},
     "CommentsConfig": {"equal": "", "passes": 1},
     "TrainCommentsConfig": {"endpoint": None, "model": "", "dialect": "openai", "key_env": "OPENAI_API_KEY"},

@@ -85,3 +85,24 @@ def test_what_a_failure_lost_is_played_again(tmp_path, capsys, monkeypatch):
     assert main(["bench", "agent-eval", "--resume", str(folder)]) == 0
     assert "seen, 2/2 episodes" in capsys.readouterr().out
     assert read_sheet(folder / "agent-eval.json").panels[0].outcomes == "1111"
+
+
+def test_agentgyms_released_tasks_are_played(tmp_path, capsys):
+    """All of them, whatever the limit of our own panels; a start that the original refuses is told, not replaced."""
+    rows = [{"item_id": f"lmrlgym_maze_{number}"} for number in range(26)]
+    (tmp_path / "lmrlgym_maze_test.json").write_text(json.dumps(rows))
+    (tmp_path / "webshop_test.json").write_text('[{"item_id": "webshop_1"}]')
+    words = ["bench", "agent-eval", "--tasks", str(tmp_path), "--to", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "webshop: needs the address of AgentGym's server" in capsys.readouterr().err
+    assert main([*words, "--environments", "maze"]) == 0
+    output = capsys.readouterr()
+    assert "agentgym_maze/seen" in output.out and "expert: 100%" in output.out
+    assert "skipped 1 rows; the first: lmrlgym_maze_test.json:26" in output.err
+    (panel,) = read_sheet(tmp_path / "run" / "agent-eval.json").panels
+    assert (panel.outcomes, panel.horizon) == ("1" * 25, 15)
+
+
+def test_sources_without_files_are_refused(capsys):
+    assert main(["bench", "agent-eval", "--sources", "webshop=http://127.0.0.1:9"]) == 2
+    assert "name them with --tasks FOLDER" in capsys.readouterr().err

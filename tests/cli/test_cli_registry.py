@@ -198,6 +198,8 @@ def test_all_stands_for_every_embedded_world():
         ("sql:nowhere", "nowhere"),
         ("agentgym:textcraft", "DIALECT@URL#FIRST-LAST"),
         ("agentgym:textcraft@http://127.0.0.1:9#9-3", "got the tasks 9-3 .give an ascending range"),
+        ("agentgym:maze#nowhere", "nowhere cannot be read: the file does not exist"),
+        ("agentgym:webshop#0-3", "needs the address of AgentGym's server"),
         ("agentgym:textcroft@http://127.0.0.1:9#0-3", "did you mean 'textcraft'"),
         ("openenv:http://127.0.0.1:9#x", "URL#SEEDS"),
         ("http://127.0.0.1:x/", "expected the address of a server"),

@@ -141,6 +141,33 @@ def test_bad_rows_are_left_out_and_named(capsys, tmp_path):
     assert "1 episodes imported, 1 rows left out" in shown and shown.startswith("left out: ")
 
 
+def test_a_folder_of_agenttraj_is_imported(capsys, tmp_path):
+    """Every file of an environment, in one run; a folder of tasks alone says what to do with it."""
+
+    def row(item_id):
+        turns = [("human", "rules", None), ("gpt", "OK.", False), ("human", "go", None), ("gpt", "Action:\nup", True)]
+        return {
+            "conversations": [{"from": name, "value": text, "loss": loss} for name, text, loss in turns],
+            "item_id": item_id,
+        }
+
+    folder = tmp_path / "AgentTraj-L"
+    folder.mkdir()
+    (folder / "webshop_test.json").write_text('[{"item_id": "webshop_9"}]')
+    code, _, error = out(capsys, "runs", "import", folder, "--to", tmp_path / "run")
+    assert code == 2 and "names tasks but holds no episodes (webshop_test.json)" in error
+    assert "evolvent bench agent-eval --tasks" in error and not (tmp_path / "run").exists()
+    (folder / "webshop_train.json").write_text(json.dumps([row("webshop_1"), row("webshop_1")]))
+    (folder / "lmrlgym_maze_train.json").write_text(json.dumps([row("lmrlgym_maze_3"), {"item_id": "lmrlgym_maze_4"}]))
+    code, shown, _ = out(capsys, "runs", "import", folder, "--to", tmp_path / "run")
+    assert code == 1
+    assert shown.splitlines()[1] == "lmrlgym_maze 1; webshop 2"
+    assert "left out: lmrlgym_maze_train.json:2: " in shown and "3 episodes imported, 1 rows left out" in shown
+    with Store.open(tmp_path / "run" / "trajectories") as store:
+        ids = [trajectory.id for trajectory in store.trajectories()]
+    assert ids == ["lmrlgym_maze_3", "webshop_1", "webshop_1#2"]
+
+
 def test_files_of_any_form_are_imported(capsys, tmp_path):
     share = {"id": "s", "system": "Be brief.", "conversations": [{"from": "human", "value": "Hi"}]}
     share["conversations"].append({"from": "gpt", "value": "Ho"})

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from rich.console import Console, RenderableType
 
 from evolvent.bench.suite import (
@@ -40,6 +40,9 @@ from evolvent.worlds.panel import digest
 __all__ = ["COMMAND", "AgentEvalConfig", "run"]
 
 
+_PANEL_LIMIT = 100
+
+
 class AgentEvalConfig(WorldsAgentConfig):
     """Settings of `evolvent bench agent-eval`."""
 
@@ -50,8 +53,23 @@ class AgentEvalConfig(WorldsAgentConfig):
     sheet: Path | None = Field(default=None, description="also write the results file here")
     split: Literal["dev", "test"] = Field(default="test", description="whose panels are played")
     tiers: tuple[str, ...] = Field(default=(), description="the tiers that are played; none: all")
-    limit: int = Field(default=100, ge=1, description="most tasks of a panel")
+    limit: int | None = Field(
+        default=None, ge=1, description=f"most tasks of a panel; none: {_PANEL_LIMIT}, of released files all"
+    )
     horizons: Literal["official", "own"] = Field(default="official", description="steps of an episode")
+    tasks: Path | None = Field(
+        default=None, description="AgentGym's released files: a folder, or a file; none: the panels of the worlds"
+    )
+    environments: tuple[str, ...] = Field(default=(), description="of the released files; none: all that they name")
+    sources: tuple[str, ...] = Field(
+        default=(), description="ENVIRONMENT=URL of its server, or ENVIRONMENT=PATH of what its tasks are read from"
+    )
+
+    @model_validator(mode="after")
+    def _check_tasks(self) -> AgentEvalConfig:
+        if self.tasks is None and (self.environments or self.sources):
+            raise ValueError("environments and sources belong to released files: name them with --tasks FOLDER")
+        return self
 
 
 COMMAND = Command(
@@ -70,12 +88,12 @@ def run(argv: Sequence[str], console: Console) -> int:
     config = args.config
     is_pretrained = config.agent.kind == "policy" and read_model_facts(config.policy).is_pretrained
     prompt = config.agent.make_prompt(seed=config.seed, is_pretrained=is_pretrained)
-    worlds_by_name = config.agent.load_worlds(config.worlds, prompt)
+    worlds_by_name = config.agent.load_worlds(_list_worlds(config), prompt)
     panels = list_panels(
         worlds_by_name,
         split=config.split,
         tiers=config.tiers,
-        limit=config.limit,
+        limit=config.limit or (_PANEL_LIMIT if config.tasks is None else None),
         own_horizons=config.horizons == "own",
     )
     with prepare_agent(config, worlds_by_name, verb=COMMAND.verb) as agent_setup:
@@ -105,6 +123,15 @@ def run(argv: Sequence[str], console: Console) -> int:
     console.print(_summarize(sheet), soft_wrap=True)
     console.print(show_hidden(f"results {config.sheet or file}"), soft_wrap=True)
     return 1 if any(row.errors for row in sheet.panels) else 0
+
+
+def _list_worlds(config: AgentEvalConfig) -> tuple[str, ...]:
+    """Returns the names of the worlds that are played: those of the settings, or those of the released files."""
+    if config.tasks is None:
+        return config.worlds
+    from evolvent.serve.agentgym.released import name_worlds
+
+    return name_worlds(config.tasks, config.environments, config.sources)
 
 
 def _named_player(agent_setup: AgentSetup, config: AgentEvalConfig) -> Player:

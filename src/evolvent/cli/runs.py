@@ -23,6 +23,7 @@ from evolvent.cli.setup.tracking import run_track
 from evolvent.cli.terminal.console import format_rate, render_table
 from evolvent.cli.terminal.parsing import Parser, choose_verb, format_verbs_help, parse_count
 from evolvent.cli.terminal.progress import format_duration
+from evolvent.data.agentgym_files import find_task_files
 from evolvent.data.forms import UNKNOWN_FORM, describe_forms, detect_form
 from evolvent.data.tables import find_saved_files, iterate_rows
 from evolvent.errors import ConfigError, Problem, SampleInvalid, StoreUnavailable, unknown_name_problem
@@ -443,7 +444,9 @@ def _run_import(argv: Sequence[str], console: Console) -> int:
         "evolvent runs import",
         "Add the episodes of a file to a run: records, or rows of any form (docs/data.md).",
     )
-    parser.add("file", type=Path, help="JSON lines, JSON, Parquet or CSV, or a saved data set")
+    parser.add(
+        "file", type=Path, help="JSON lines, JSON, Parquet or CSV; a saved data set; AgentGym's folder of trajectories"
+    )
     parser.add(
         "--to",
         dest="output_dir",
@@ -454,23 +457,47 @@ def _run_import(argv: Sequence[str], console: Console) -> int:
     )
     parser.add("--format", help=f"{' | '.join(formats)} (default: by the content)")
     args = parser.parse_argv(argv)
-    if not args.file.is_file() and not find_saved_files(args.file):
-        raise ConfigError([Problem("file", f"{args.file} is not a file", "pass the file to import")])
     if args.format is not None and args.format not in formats:
         raise ConfigError([unknown_name_problem("format", args.format, formats, location="--format")])
-    imported = _EpisodeImport(args.file, args.format)
-    episodes, count = imported.read_episodes(), 0
+    imports = [_EpisodeImport(file, args.format) for file in _find_import_files(args.file)]
+    episodes = chain.from_iterable(imported.read_episodes() for imported in imports)
     first_episode = next(episodes, None)  # a file that cannot be read leaves no run behind
+    counts: Counter[str] = Counter()
     with Store.open(args.output_dir / "trajectories", writing=True) as store:
         for trajectory in chain([] if first_episode is None else [first_episode], episodes):
             store.append(trajectory)
-            count += 1
-    if imported.forms:
-        console.print(describe_forms(imported.forms), soft_wrap=True)
-    for error in imported.errors:
+            counts[trajectory.task.world] += 1
+    if forms := sum((imported.forms for imported in imports), Counter[str]()):
+        console.print(describe_forms(forms), soft_wrap=True)
+    if args.file.is_dir() and len(counts) > 1:
+        console.print("; ".join(f"{show_hidden(world)} {count:,}" for world, count in counts.items()), soft_wrap=True)
+    errors = [error for imported in imports for error in imported.errors]
+    for error in errors:
         console.print(f"left out: {show_hidden(error)}", soft_wrap=True)
-    console.print(f"{count} episodes imported, {len(imported.errors)} rows left out", soft_wrap=True)
-    return 1 if imported.errors else 0
+    console.print(f"{counts.total()} episodes imported, {len(errors)} rows left out", soft_wrap=True)
+    return 1 if errors else 0
+
+
+def _find_import_files(path: Path) -> list[Path]:
+    """Finds the files of episodes: the path itself, or those of AgentGym's folder of trajectories (AgentTraj-L).
+
+    Raises:
+        ConfigError: neither a file nor such a folder.
+    """
+    if path.is_file() or find_saved_files(path):
+        return [path]
+    if not path.is_dir():
+        raise ConfigError([Problem("file", f"{path} is not a file", "pass the file to import")])
+    try:
+        files = [file for group in find_task_files(path).values() for file in group]
+    except ConfigError:
+        hint = "pass the file to import, or AgentGym's folder with files such as webshop_train.json"
+        raise ConfigError([Problem("file", f"{path} is not a file", hint)]) from None
+    files_of_episodes = [file for file in files if file.stem.endswith("_train")]
+    if not files_of_episodes:
+        message = f"{path} names tasks but holds no episodes ({files[0].name})"
+        raise ConfigError([Problem("file", message, f"play them: evolvent bench agent-eval --tasks {path}")])
+    return files_of_episodes
 
 
 class _EpisodeImport:

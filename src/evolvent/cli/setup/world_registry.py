@@ -2,8 +2,8 @@
 
 Worlds of servers by name: `http://HOST/v1/worlds/NAME`, `agentgym:DIALECT@URL#0-99`, `openenv:URL#100`.
 
-The part after `#` selects the tasks: indices of an AgentGym server, or the number of seeds of an OpenEnv
-server.
+The part after `#` selects the tasks: indices of an AgentGym server or the files that name them, or the number of
+seeds of an OpenEnv server.
 """
 
 from __future__ import annotations
@@ -51,32 +51,22 @@ def open_https_world(address: str) -> World:
 
 
 def open_agentgym_world(option: str) -> World:
-    """Opens a world of an AgentGym server: `DIALECT@URL#FIRST-LAST`."""
-    from evolvent.serve.agentgym.client import AgentGymWorld
+    """Opens a world of AgentGym's: `DIALECT@URL#FIRST-LAST`, or `DIALECT@SOURCE#PATH` with the tasks of its files."""
+    from evolvent.serve.agentgym.released import open_numbered_world, open_released_world
 
-    match = re.fullmatch(r"(?P<dialect>[^@#]+)@(?P<url>[^#]+)#(?P<first>\d{1,9})-(?P<last>\d{1,9})", option)
+    match = re.fullmatch(r"(?P<dialect>[^@#]+)(?:@(?P<source>[^#]+))?#(?P<tasks>.+)", option)
     if match is None:
-        raise ConfigError(
-            [
-                Problem(
-                    "agentgym",
-                    f"got {option!r}, expected DIALECT@URL#FIRST-LAST",
-                    "for example agentgym:textcraft@http://127.0.0.1:36001#0-99",
-                )
-            ]
-        )
-    first, last = int(match["first"]), int(match["last"])
-    if last < first or last - first >= _MAX_TASKS:
-        raise ConfigError(
-            [
-                Problem(
-                    "agentgym",
-                    f"got the tasks {first}-{last}",
-                    f"give an ascending range of at most {_MAX_TASKS:,} tasks",
-                )
-            ]
-        )
-    return AgentGymWorld(match["url"], match["dialect"], range(first, last + 1), token=_read_token())
+        hint = "for example agentgym:textcraft@http://127.0.0.1:36001#0-99 or agentgym:maze#AgentEval"
+        expected = "expected DIALECT@URL#FIRST-LAST or DIALECT@SOURCE#PATH"
+        raise ConfigError([Problem("agentgym", f"got {option!r}, {expected}", hint)])
+    dialect, source, token = match["dialect"], match["source"] or "", _read_token()
+    if numbers := re.fullmatch(r"(\d{1,9})-(\d{1,9})", match["tasks"]):
+        first, last = int(numbers[1]), int(numbers[2])
+        if last < first or last - first >= _MAX_TASKS:
+            hint = f"give an ascending range of at most {_MAX_TASKS:,} tasks"
+            raise ConfigError([Problem("agentgym", f"got the tasks {first}-{last}", hint)])
+        return open_numbered_world(dialect, source, range(first, last + 1), token=token)
+    return open_released_world(dialect, source, Path(match["tasks"]), token=token)
 
 
 def open_openenv_world(option: str) -> World:
@@ -449,7 +439,11 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "microwave": (_make_microwave, "", "three states, three phrases: credit that can be told by hand"),
     "datasci": (_make_datasci, "form", "pipelines scored by ROC-AUC; datasci:code runs free Python code in boxes"),
     "crafting": (_make_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
-    "agentgym": (open_agentgym_world, "server", "a world of an AgentGym server; agentgym:DIALECT@URL#0-99"),
+    "agentgym": (
+        open_agentgym_world,
+        "server or files",
+        "AgentGym's tasks, of a server or files; agentgym:DIALECT@URL#0-99, agentgym:maze#FOLDER",
+    ),
     "backoffice": (_make_backoffice, "", "work at forms and tables of an office; only what is saved counts"),
     "babyai": (
         _make_babyai,

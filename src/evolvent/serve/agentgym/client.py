@@ -48,7 +48,16 @@ from evolvent.serve.wire import decode_error, decode_json, encode_json, finite_o
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
 from evolvent.worlds.base import SPLITS, Grammar, Info, Reply, check_task, split_of
 
-__all__ = ["AgentGymClient", "AgentGymEnv", "AgentGymWorld", "LinkLimits"]
+__all__ = [
+    "REFUSAL_MESSAGE",
+    "AgentGymClient",
+    "AgentGymEnv",
+    "AgentGymWorld",
+    "LinkLimits",
+    "add_word_list",
+    "build_panels",
+    "score_rewards",
+]
 
 
 _MAX_SHOWN_CHARS = 300  # characters of a body that an error shows
@@ -303,7 +312,7 @@ _log = logging.getLogger(__name__)
 _CLOSE_LOST_TIMEOUT_S = 2.0  # seconds for closing a session that was lost
 _AVAILABLE = "Available actions: "
 _NUM_BABYAI_LEVELS = 40  # of BabyAI
-_REFUSAL_MESSAGE = "One action at a time: write 'Thought:', what you think, then a single 'Action:'."
+REFUSAL_MESSAGE = "One action at a time: write 'Thought:', what you think, then a single 'Action:'."
 
 
 class AgentGymEnv:
@@ -353,7 +362,7 @@ class AgentGymEnv:
             )
         text = self._dialect.grammar.to_wire(str(action))
         if text is None:
-            return _REFUSAL_MESSAGE, 0.0, False, False, {"invalid": True}
+            return REFUSAL_MESSAGE, 0.0, False, False, {"invalid": True}
         deadline = Deadline(self._link.limits.step_s)
         try:
             answer = self._link.send_once("POST", "/step", {**self._session_field(), "action": text}, deadline=deadline)
@@ -438,7 +447,7 @@ class AgentGymEnv:
             if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
                 raise self._answer_error("/filtered_vocab", listed, "a list of words")
             self._words = tuple(" ".join(word.replace(" ", "")) for word in listed)
-            text = f"{text}\nThe words are: {', '.join(word.replace(' ', '') for word in listed)}"
+            text = add_word_list(text, [word.replace(" ", "") for word in listed])
             info["admissible"] = self._words
         return text, info
 
@@ -491,6 +500,11 @@ class AgentGymEnv:
         )
 
 
+def add_word_list(text: str, words: Sequence[str]) -> str:
+    """Adds Wordle's words to its first text, as AgentGym's client does."""
+    return f"{text}\nThe words are: {', '.join(words)}"
+
+
 def _parse_json(text: str) -> object:
     try:
         return json.loads(text)
@@ -509,6 +523,7 @@ class AgentGymWorld:
         horizon: how many steps an episode may take (None: AgentGym's).
         token: for servers that want one.
         limits: deadlines and sizes.
+        skipped: rows of a file of tasks that were left out, each with its reason.
 
     Raises:
         ConfigError: an unknown dialect or split, no address, numbers that are none; all of them at once.
@@ -528,6 +543,7 @@ class AgentGymWorld:
         horizon: int | None = None,
         token: str | None = None,
         limits: LinkLimits | None = None,
+        skipped: Sequence[Problem] = (),
     ) -> None:
         problems = _find_problems(dialect, indices, horizon)
         try:
@@ -537,25 +553,13 @@ class AgentGymWorld:
         if problems:
             raise ConfigError(problems)
         self.dialect = get_dialect(dialect)
+        self.problems = tuple(skipped)
         self.name = name or f"agentgym_{dialect}"
         self.horizon = horizon or self.dialect.horizon
         self.instructions = self.dialect.instructions
         self.grammar: Grammar = self.dialect.grammar
         self.reward_range = (-self.dialect.full, self.dialect.full)
-        self._panels = self._build_panels(indices)
-
-    def _build_panels(self, indices: Sequence[int] | Mapping[str, Sequence[int]]) -> Mapping[str, tuple[Task, ...]]:
-        indices_by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
-        if isinstance(indices, Mapping):
-            indices_by_split |= {split: list(numbers) for split, numbers in indices.items()}
-        else:
-            for index in indices:
-                indices_by_split[split_of({"index": index}, salt=self.name)].append(index)
-        return {split: tuple(self._make_task(index, split) for index in indices_by_split[split]) for split in SPLITS}
-
-    def _make_task(self, index: int, split: str) -> Task:
-        kind = f"level {index % _NUM_BABYAI_LEVELS + 1}" if self.dialect.name == "babyai" else self.dialect.name
-        return Task(self.name, self.version, {"index": index}, kind, self.tiers[0], split)
+        self._panels = build_panels(self.name, self.dialect, indices)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         """Returns the tasks of a split; raises ConfigError for a split or tier that does not exist."""
@@ -582,12 +586,7 @@ class AgentGymWorld:
 
         BabyAI's and the weather world's success is any reward: a goal reached late earns less than 1.
         """
-        scored = [reward for reward in rewards if reward is not None]
-        if len(scored) != len(rewards):
-            return Score(None, None, None)
-        raw, full = float(math.fsum(scored)), self.dialect.full
-        success_threshold = 1e-9 if self.dialect.any_is_success else full - 1e-9
-        return Score(raw, min(1.0, max(0.0, raw / full)), raw >= success_threshold)
+        return score_rewards(rewards, self.dialect)
 
     def expert(self, task: Task) -> Sequence[str] | None:
         """Returns None: such servers have no expert."""
@@ -608,6 +607,43 @@ class AgentGymWorld:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def build_panels(
+    world: str, dialect: EnvDialect, indices: Sequence[int] | Mapping[str, Sequence[int]]
+) -> Mapping[str, tuple[Task, ...]]:
+    """Builds the tasks of a world by split from AgentGym's numbers.
+
+    Args:
+        world: the name of the world.
+        dialect: the environment.
+        indices: numbers by split, or all together: then a hash deals them to train, dev and test.
+    """
+    indices_by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
+    if isinstance(indices, Mapping):
+        indices_by_split |= {split: list(numbers) for split, numbers in indices.items()}
+    else:
+        for index in indices:
+            indices_by_split[split_of({"index": index}, salt=world)].append(index)
+    return {
+        split: tuple(_make_task(world, dialect, index, split=split) for index in indices_by_split[split])
+        for split in SPLITS
+    }
+
+
+def _make_task(world: str, dialect: EnvDialect, index: int, *, split: str) -> Task:
+    kind = f"level {index % _NUM_BABYAI_LEVELS + 1}" if dialect.name == "babyai" else dialect.name
+    return Task(world, AgentGymWorld.version, {"index": index}, kind, AgentGymWorld.tiers[0], split)
+
+
+def score_rewards(rewards: Sequence[float | None], dialect: EnvDialect) -> Score:
+    """Scores an episode by its rewards; see `AgentGymWorld.score`."""
+    scored = [reward for reward in rewards if reward is not None]
+    if len(scored) != len(rewards):
+        return Score(None, None, None)
+    raw = float(math.fsum(scored))
+    success_threshold = 1e-9 if dialect.any_is_success else dialect.full - 1e-9
+    return Score(raw, min(1.0, max(0.0, raw / dialect.full)), raw >= success_threshold)
 
 
 def _find_problems(dialect: str, indices: object, horizon: int | None) -> list[Problem]:

@@ -79,13 +79,20 @@ class Collection:
 
     def _load_task(self, name: str) -> Task | None:
         try:
-            game = read_game(self.folder / name)
+            game = read_game(safe_join(self.folder, name))
         except CorruptRecord as error:
             self.broken[name] = error
             return None
-        split, tier = self._names[name] or (split_of({"key": canonical_key(game)}, salt=self._world[0]), "seen")
+        split, tier = self._names.get(name) or (split_of({"key": canonical_key(game)}, salt=self._world[0]), "seen")
         spec: dict[str, Json] = {"dialect": self._dialect, "game": name, "sha256": self._digest(name)}
         return Task(*self._world, spec, " ".join(game.goal), tier, split)
+
+    def task_of_game(self, name: str) -> Task:
+        """Returns the task of a game file, by its path below the folder; raises the error of a broken file."""
+        task = self._get_task(name)
+        if task is None:
+            raise self.broken[name]
+        return task
 
     def _digest(self, name: str) -> str:
         return hashlib.sha256((self.folder / name).read_bytes()).hexdigest()

@@ -101,6 +101,16 @@ class HouseholdWorld:
         """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""
         return self._panels.tasks(split, tier) if self.collection is None else self.collection.tasks(split, tier)
 
+    def task_of_game(self, name: str) -> Task:
+        """Returns the task of a game file of the folder, by its path.
+
+        Raises:
+            ConfigError: the world plays generated rooms. UnsafePath, CorruptRecord: the path or the file is broken.
+        """
+        if self.collection is None:
+            raise ConfigError("generated rooms have no game files", value=name, hint="name a folder of games")
+        return self.collection.task_of_game(name)
+
     def _draw(self, tier: str) -> Iterator[Candidate]:
         """Yields tasks without end, of all kinds of the tier in turn, except those that take the expert too long."""
         size = _ROOM_SIZES[self.size][tier == "longer"]
