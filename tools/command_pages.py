@@ -38,7 +38,7 @@ _TRAINING = {
     ],
 }
 _SUBVERBS = {
-    "bench": ("agent-eval", "bfcl", "calls", "code", "seek", "leaderboard", "compare", "study"),
+    "bench": ("agent-eval", "bfcl", "calls", "code", "trad", "seek", "leaderboard", "compare", "study"),
     "data": ("stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
     "memory": ("build", "query"),
     "models": ("list", "get", "show"),

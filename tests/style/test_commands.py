@@ -37,6 +37,7 @@ CONFIGURED = {
     "bench bfcl": "bfclbench",
     "bench calls": "bfclbench",
     "bench code": "bfclbench",
+    "bench trad": "tradbench",
     "search": "search",
     "serve": "serve",
     "watch": "watch",
@@ -61,7 +62,7 @@ MOST |= {"train comments": 56, "train hammer": 46, "train p3": 46}
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit", "page"),
     "runs": ("", "list", "show", "export", "import", "recover", "track", "push", "pull"),
-    "bench": ("", "agent-eval", "bfcl", "calls", "code", "seek", "leaderboard", "compare", "study"),
+    "bench": ("", "agent-eval", "bfcl", "calls", "code", "trad", "seek", "leaderboard", "compare", "study"),
     "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, *RETURN_TEXTS, "sequence"),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
     "memory": ("", "build", "query"),

@@ -25,6 +25,7 @@ _VERB_HELP = {
     "bfcl": "function calling on BFCL v4, and on its items in other names",
     "calls": "F1 of called functions and arguments on the samples of a file",
     "code": "pass@k on HumanEval, MBPP, or files in their layouts",
+    "trad": "TRAD and its family with one model on the same tasks",
     "seek": "planners and policies of AGDC that look for a source",
     "leaderboard": "a page from many results files",
     "compare": "two results, paired task by task",
@@ -39,6 +40,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         "bfcl": _run_bfcl,
         "calls": _run_calls,
         "code": _run_code,
+        "trad": _run_trad,
         "seek": _run_seek,
         "leaderboard": _run_leaderboard,
         "compare": _run_compare,
@@ -73,6 +75,12 @@ def _run_calls(argv: Sequence[str], console: Console) -> int:
     from evolvent.cli.bfclbench import run_calls
 
     return run_calls(argv, console)
+
+
+def _run_trad(argv: Sequence[str], console: Console) -> int:
+    from evolvent.cli.tradbench import run as trad
+
+    return trad(argv, console)
 
 
 def _run_seek(argv: Sequence[str], console: Console) -> int:

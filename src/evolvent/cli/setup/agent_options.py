@@ -26,7 +26,7 @@ from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.models.defaults import reply_length
 from evolvent.models.dialects import Chat
 from evolvent.models.placement import check_working_memory
-from evolvent.rollout.episode import collect
+from evolvent.rollout.episode import Limits, collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Json, Start, Trajectory
 from evolvent.worlds.base import World
@@ -218,6 +218,7 @@ class AgentSetup:
         player: the player's name and facts in results.
         usage: returns the tokens used so far.
         policy: the policy whose conversations the agent holds; None: it holds none in this process.
+        model: the policy or endpoint that writes; None: nobody does.
     """
 
     agent: Agent
@@ -225,6 +226,7 @@ class AgentSetup:
     player: Player
     usage: Callable[[], TokenUsage] = TokenUsage
     policy: Policy | None = None
+    model: Policy | Endpoint | None = None
 
 
 @contextmanager
@@ -290,7 +292,9 @@ def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb
         facts |= memory_facts
     player = Player(config.policy, "policy", facts)
     conversing_policy = loaded_policy if memory_config is None else None
-    return AgentSetup(agent, engine, player, lambda: TokenUsage(engine.usage.computed), conversing_policy)
+    return AgentSetup(
+        agent, engine, player, lambda: TokenUsage(engine.usage.computed), conversing_policy, loaded_policy
+    )
 
 
 def _memory_config(config: AgentConfig) -> MemoryConfig | None:
@@ -324,7 +328,7 @@ def _prepare_endpoint_agent(config: AgentConfig) -> Iterator[AgentSetup]:
         def read_usage() -> TokenUsage:
             return TokenUsage(0, endpoint.usage.prompt, endpoint.usage.completion)
 
-        yield AgentSetup(agent, None, Player(config.model, "endpoint", facts), read_usage)
+        yield AgentSetup(agent, None, Player(config.model, "endpoint", facts), read_usage, model=endpoint)
 
 
 def resume_collection(
@@ -336,6 +340,7 @@ def resume_collection(
     progress: Progress,
     config: AgentConfig,
     label: str,
+    limits: Limits | None = None,
 ) -> list[Trajectory]:
     """Returns the episodes of a world under the given names: stored ones are reused, missing ones are played now.
 
@@ -344,6 +349,7 @@ def resume_collection(
 
     Args:
         names_by_start: the trajectory name of each start.
+        limits: of an episode.
     """
     finished: dict[str, Trajectory] = {}
     tries: Counter[str] = Counter()
@@ -365,6 +371,7 @@ def resume_collection(
         engine=agent_setup.engine,
         seed=config.seed,
         slots=config.slots,
+        limits=limits,
         name=name_of,
     )
     with closing(episodes) as episode_stream:
