@@ -747,6 +747,7 @@ LATER_FIELDS: Mapping[str, Mapping[str, object]] = {
     "GatoConfig": {"returns": False, "return_bins": 32, "expert_weight": 10.0},
     "OnlineDTConfig": {"entropy_floor": None},
     "TrainRLConfig": {"hand_over_as": "auto"},
+    "PPOConfig": {"normalization": "words"},
 }
 """By class: fields that were added later, with the value under which the result is that from before they existed.
 

@@ -47,7 +47,7 @@ LONG = [name for name in METHODS if name not in ("poad", "grpo", "twosome")]
 
 @pytest.mark.parametrize("name", [n if n not in LONG else pytest.param(n, marks=pytest.mark.long) for n in METHODS])
 def test_every_method_runs_from_the_command_line(tmp_path, capsys, name):
-    more = ("--rl.practice.measure_every", 1, *(LISTING if name == "twosome" else ()))
+    more = ("--rl.practice.measure_every", 1, *(LISTING if name in ("twosome", "glam") else ()))
     code, shown, error = told(capsys, "train", "rl", "--method", name, *FEW, *more, "--to", tmp_path / "run")
     assert code == 0, error
     assert "success" in shown and (tmp_path / "run" / "model" / "config.json").exists()

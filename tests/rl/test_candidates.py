@@ -226,3 +226,25 @@ def test_refusals(played, tmp_path):
     with pytest.raises(ValueError, match="kl, restrict_to_admissible and top_k cannot be used"):
         PPOConfig(level="listed", kl=0.1)
     assert choice_objective(ChoiceConfig()).needs == ("logprobs",) and verbs_of(silent, action_level=True).action_level
+
+
+@pytest.mark.parametrize("normalization", ["words", "tokens", "sum"])
+def test_a_listed_action_is_divided_alike_in_playing_and_learning(tmp_path, normalization):
+    """TWOSOME's three settings, of which the last is GLAM: no divergence before the first update, by any divisor."""
+    world = Listed()
+    config = PPOConfig(level="listed", normalization=normalization, practice=quick(temperature=0.5, iterations=1))
+    with run_of(tmp_path, world) as run:
+        ppo(small(world), world.tasks("train", "seen"), config=config, run=run)
+        steps = [step for one in run.store.trajectories() for step in one.steps if "candidates" in step.info]
+        rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if row["kind"] == "practise" and "kl" in row]
+    assert abs(row["kl"]) < 1e-9 and abs(row["mismatch"]) < 1e-9
+    lengths = [len(ids) for ids in steps[0].info["candidates"]]
+    expected = {"words": [len(action.split()) for action in LISTED], "tokens": lengths, "sum": [1] * len(LISTED)}
+    assert steps and all(step.info["words"] == expected[normalization] for step in steps)
+    assert len(set(lengths)) > 1
+
+
+def test_a_divisor_is_for_listed_actions():
+    with pytest.raises(ValueError, match="normalization divides listed actions; got it with level action"):
+        PPOConfig(normalization="tokens")

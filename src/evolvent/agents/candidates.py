@@ -21,7 +21,10 @@ from evolvent.models.policy import Policy
 from evolvent.trajectory import Task, Value, sample_rng
 from evolvent.worlds.base import Info, World
 
-__all__ = ["CandidateAgent"]
+__all__ = ["CandidateAgent", "CandidateDivisor"]
+
+CandidateDivisor = Literal["words", "tokens", "one"]
+"""What the log-probability of a candidate is divided by: its words, its tokens, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class CandidateAgent:
 
     policy: Policy
     temperature: float = 1.0
-    per: Literal["words", "tokens", "one"] = "words"
+    per: CandidateDivisor = "words"
     history: History = field(default_factory=Refuse)
 
     def __post_init__(self) -> None:

@@ -74,6 +74,7 @@ def _known_names(kind: str) -> set[str]:
     return {
         "ppo",
         "twosome",
+        "glam",
         "token_ppo",
         "ntpo",
         "poad",

@@ -6,7 +6,11 @@ the reward: Ouyang et al. (arXiv 2203.02155); over whole actions: Tan et al., TW
     level "token"   every token is a decision; gamma 1; -kl (log pi - log ref) is paid at each, the outcome at the last.
     level "action"  an action is one decision: one value (of its observation), one ratio (the product of its tokens').
     level "listed"  TWOSOME: a decision is one of the actions that the world lists, with probability
-                    `softmax_a(sum_j log p(w_j) / words(a))`. It is evaluated so too (`LocalBackend(deciding=True)`).
+                    `softmax_a(sum_j log p(w_j) / n(a))`. It is evaluated so too (`LocalBackend(action_level=True)`).
+
+The divisor n(a) is `normalization`: the words of the action (TWOSOME's word normalization, the default), its tokens
+(token normalization), or 1 ("sum": TWOSOME without normalization, and GLAM, Carta et al., arXiv 2302.02662). Longer
+actions are less likely under "sum".
 """
 
 from __future__ import annotations
@@ -51,6 +55,10 @@ class PPOConfig(ImportanceCorrection):
     target_kl: float | None = Field(default=0.02, gt=0, description="divergence that ends an iteration's passes")
     kl: float = Field(default=0.0, ge=0, description="times log pi - log reference is taken off every token's reward")
     whiten: bool = Field(default=True, description="advantages to mean 0 and variance 1 over an iteration")
+    normalization: Literal["words", "tokens", "sum"] = Field(
+        default="words",
+        description="divides the log-probability of a listed action: by its words, by its tokens, or not",
+    )
     practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
 
     @model_validator(mode="after")
@@ -59,6 +67,8 @@ class PPOConfig(ImportanceCorrection):
             raise ValueError(
                 "kl, restrict_to_admissible and top_k cannot be used when the policy chooses among listed actions"
             )
+        if self.level != "listed" and self.normalization != "words":
+            raise ValueError(f"normalization divides listed actions; got it with level {self.level}: leave it out")
         if self.level == "listed" and self.importance_correction != "none":
             raise ValueError(
                 "importance_correction cannot be used when the policy chooses among listed actions; leave it out"
@@ -138,6 +148,7 @@ def ppo(policy: Policy, tasks: Sequence[Task], *, config: PPOConfig, run: Run[Po
         critic_loss,
         reference=config.kl > 0,
         action_level=config.level == "listed",
+        candidate_divisor="one" if config.normalization == "sum" else config.normalization,
         settings=version_1_text(config),
     )
     with run.train_rl(policy, spec, [task.id for task in tasks]) as trainer:

@@ -1,7 +1,7 @@
-"""Decisions among listed actions: `P(a) = softmax_a(sum_j log p(w_j) / words(a))`, sampled and trained as one
-choice.
+"""Decisions among listed actions: `P(a) = softmax_a(sum_j log p(w_j) / n(a))`, sampled and trained as one choice.
 
-This is the policy of TWOSOME (Tan et al., arXiv 2401.14151). Candidates are scored as branches of one
+The divisor n(a) is the number of words of an action, of its tokens, or 1. This is the policy of TWOSOME (Tan et al.,
+arXiv 2401.14151), and with 1 that of GLAM (Carta et al., arXiv 2302.02662). Candidates are scored as branches of one
 conversation, so that their shared prefix is computed once, in rollouts (the engine's trie) and in training
 (`learn/trees.py`).
 """

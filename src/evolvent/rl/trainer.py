@@ -23,6 +23,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
+from evolvent.agents.candidates import CandidateDivisor
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, NonFinite, Problem
 from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
@@ -350,6 +351,7 @@ class RLSpec:
         critic: of the values, where there are any: minimized by a separate critic, or during warm-up.
         reference: whether log-probabilities under the initial policy are scored.
         action_level: whether actions are sampled as wholes among those that the world lists (`rl/candidates.py`).
+        candidate_divisor: what the log-probability of a listed action is divided by.
         settings: of the method, as text.
         on_start: creates the other networks of a method, when its training begins.
         single_update_objective: minimized in place of `objective` where an iteration has one update, whose forward
@@ -366,6 +368,7 @@ class RLSpec:
     settings: str = ""
     on_start: Callable[[PolicyTrainer], None] | None = field(default=None, repr=False)
     single_update_objective: Objective | None = field(default=None, repr=False)
+    candidate_divisor: CandidateDivisor = "words"
 
 
 class PolicyTrainer:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from evolvent.agents.base import recorded_turn
-from evolvent.agents.candidates import CandidateAgent
+from evolvent.agents.candidates import CandidateAgent, CandidateDivisor
 from evolvent.agents.history import History, Refuse, Turn
 from evolvent.agents.language import LanguageAgent
 from evolvent.backend import StageSettings
@@ -182,6 +182,7 @@ class LocalBackend:
         limits: Deadlines and horizon of the environments.
         restrict_to_admissible: Whether actions are sampled among those that a world lists, token by token.
         action_level: Whether policies choose among the actions that a world lists, instead of writing theirs.
+        candidate_divisor: What the log-probability of a listed action is divided by.
         rl_train: Training settings of RL; None: those of `fit`, or where there are none, those that fit the policy.
         optimizer: Optimizer settings of RL; None: those that fit the policy.
         placement: Where policies of an earlier session run when they are loaded, and how much of their context is
@@ -214,6 +215,7 @@ class LocalBackend:
     parallelism: Parallelism | None = None
     ranks: Ranks = SINGLE_PROCESS
     failures: FailureCounts = field(default_factory=FailureCounts)
+    candidate_divisor: CandidateDivisor = "words"
     _reported_failures: FailureCounts = field(default_factory=FailureCounts)  # of episodes that measure
     _tells_failures: ClassVar[bool] = True  # whether the end of a training tells them
     _lock: Any = field(default_factory=RLock)
@@ -249,7 +251,7 @@ class LocalBackend:
             policy,
             Sampling(temperature),
             restrict_to_admissible=self.restrict_to_admissible,
-            action_level=self.action_level,
+            candidate_divisor=self.candidate_divisor if self.action_level else None,
         )
         count = scored = wins = steps = 0
         with closing(self._play_starts(agent, starts, stage, horizon=horizon)) as trajectories:
@@ -342,11 +344,16 @@ class LocalBackend:
         return self._judge_engine
 
     def _make_agent(
-        self, policy: Policy, sampling: Sampling, *, restrict_to_admissible: bool = False, action_level: bool
+        self,
+        policy: Policy,
+        sampling: Sampling,
+        *,
+        restrict_to_admissible: bool = False,
+        candidate_divisor: CandidateDivisor | None,
     ) -> LanguageAgent | CandidateAgent:
-        """Creates an agent that writes its actions, or chooses among those that the world lists."""
-        if action_level:
-            return CandidateAgent(policy, sampling.temperature, history=self.history)
+        """Creates an agent that writes its actions (divisor None), or chooses among those that the world lists."""
+        if candidate_divisor is not None:
+            return CandidateAgent(policy, sampling.temperature, candidate_divisor, self.history)
         return LanguageAgent(
             policy,
             sampling,
@@ -446,7 +453,7 @@ class LocalBackend:
 
         def shorter(one: Trajectory) -> Sequence[int] | None:
             agent, world = (
-                self._make_agent(policy, Sampling(), action_level=spec.action_level),
+                self._make_agent(policy, Sampling(), candidate_divisor=_divisor_of(spec)),
                 self.worlds[one.task.world],
             )
             return next_prompt(one, agent, world=world, parents=made.parents)
@@ -489,7 +496,10 @@ class LocalBackend:
             todo = [start for start, name in zip(starts, names, strict=True) if name not in found]
             sampling = Sampling(config.temperature, config.top_k)
             agent = self._make_agent(
-                playing, sampling, restrict_to_admissible=config.restrict_to_admissible, action_level=spec.action_level
+                playing,
+                sampling,
+                restrict_to_admissible=config.restrict_to_admissible,
+                candidate_divisor=_divisor_of(spec),
             )
             with (
                 self._lock,
@@ -663,6 +673,8 @@ class LocalBackend:
     def settings(self) -> dict[str, StageSettings]:
         """Returns the settings that the result of each verb depends on besides its arguments, for `Run`."""
         flags = f"{' choose' * self.restrict_to_admissible}{' deciding' * self.action_level}"
+        divisor = (self.candidate_divisor,) if self.action_level and self.candidate_divisor != "words" else ()
+        flags += "".join(f" {name}" for name in divisor)
         max_tokens = self.max_tokens or REPLY_TOKENS  # that of a pretrained policy follows from the policy
         acting = f"{max_tokens} {self.history.name} {version_1_text(self.limits)}{flags}"
         prompts = {
@@ -677,6 +689,7 @@ class LocalBackend:
             self.limits,
             self.restrict_to_admissible,
             self.action_level,
+            *divisor,
             *([prompts] if prompts else []),
         )
         lowered = () if self.rollout_dtype is None else (self.rollout_dtype,)
@@ -748,6 +761,11 @@ def policy_digest(policy: Policy) -> str:
         digest.update(canonical_json([name, str(weight.dtype), list(weight.shape)]).encode())
         digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:24]
+
+
+def _divisor_of(spec: RLSpec) -> CandidateDivisor | None:
+    """Returns the divisor of listed actions; None where actions are written."""
+    return spec.candidate_divisor if spec.action_level else None
 
 
 def _pretrained_facts(policy: Policy) -> ModelFacts | None:

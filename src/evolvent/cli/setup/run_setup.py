@@ -28,6 +28,7 @@ from evolvent.view.escape import clip, show_hidden
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:  # a mistake in the settings is reported before torch is imported
+    from evolvent.agents.candidates import CandidateDivisor
     from evolvent.learn.learner import TrainConfig
     from evolvent.learn.optim.make import OptimizerConfig
     from evolvent.learn.parallel.ranks import Ranks
@@ -77,6 +78,7 @@ class RunSetup:
         optimizer: the optimizer of RL; None: AdamW.
         restrict_to_admissible: whether actions are sampled among those that worlds list, token by token.
         action_level: whether policies choose among the listed actions as wholes.
+        candidate_divisor: what the log-probability of a listed action is divided by.
         placement: where and how policies run.
         rollout_dtype: numbers of the weights that play; None: those that are trained.
         engine_bytes: memory for the keys and values of what is played; None: half of what is free.
@@ -98,6 +100,7 @@ class RunSetup:
     optimizer: OptimizerConfig | None = None
     restrict_to_admissible: bool = False
     action_level: bool = False
+    candidate_divisor: CandidateDivisor = "words"
     rollout_dtype: RolloutDtype | None = None
     engine_bytes: int | None = None
     ranks: Ranks | None = None
@@ -146,6 +149,7 @@ def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
         optimizer=setup.optimizer,
         restrict_to_admissible=setup.restrict_to_admissible,
         action_level=setup.action_level,
+        candidate_divisor=setup.candidate_divisor,
         placement=setup.placement,
         rollout_dtype=setup.rollout_dtype,
         engine_bytes=setup.engine_bytes,

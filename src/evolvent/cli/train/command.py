@@ -51,7 +51,7 @@ _OTHER_METHODS = {
     "return_text": "Text policies asked for a return; DATA: recorded episodes.",
     "sequence": "Offline RL over sequences: DT and kin, TT, Q-Transformer, Gato.",
 }
-RL_METHODS = ("ppo", "twosome", "token_ppo", "ntpo", "poad", "etpo", "grpo", "scaling_inter", "r3")
+RL_METHODS = ("ppo", "twosome", "glam", "token_ppo", "ntpo", "poad", "etpo", "grpo", "scaling_inter", "r3")
 """Methods of reinforcement learning that `train NAME` reaches too; a test holds them to those of `train rl`."""
 _FAILED = 1
 _SIZE_PATTERN = re.compile(r"\d+(\.\d+)?")

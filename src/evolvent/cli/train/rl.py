@@ -74,6 +74,7 @@ from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:  # a mistake in the settings is reported before torch is imported
+    from evolvent.agents.candidates import CandidateDivisor
     from evolvent.learn.parallel.ranks import RankCoordinator
     from evolvent.scale.recorded_backend import RecordedSessions
 
@@ -88,6 +89,14 @@ METHODS: dict[str, Method] = {
         "PPO over the actions that a world lists (TWOSOME)",
         {"level": "listed"},
         fixed=("level",),
+        values="critic",
+    ),
+    "glam": Method(
+        PPOConfig,
+        ppo,
+        "the same without normalization (GLAM)",
+        {"level": "listed", "normalization": "sum"},
+        fixed=("level", "normalization"),
         values="critic",
     ),
     "token_ppo": Method(
@@ -329,6 +338,12 @@ def _is_action_level(config: Any) -> bool:
     return getattr(config.rl, "level", "") == "listed"
 
 
+def _find_divisor(config: Any) -> CandidateDivisor:
+    """Returns what the log-probability of a listed action is divided by."""
+    normalization: Literal["words", "tokens", "sum"] = getattr(config.rl, "normalization", "words")
+    return "one" if normalization == "sum" else normalization
+
+
 def _restricts_actions(config: Any) -> bool:
     practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
     return bool(practice and practice.restrict_to_admissible)
@@ -379,6 +394,7 @@ def _make_setup(
         rl_train=config.train.make_train_config(),
         optimizer=config.train.make_optimizer_config(),
         action_level=_is_action_level(config),
+        candidate_divisor=_find_divisor(config),
         restrict_to_admissible=_restricts_actions(config),
         placement=config.placement,
         rollout_dtype=config.rollout_dtype,
