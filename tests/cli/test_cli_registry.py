@@ -141,6 +141,8 @@ def test_a_policy_by_size_and_from_a_run(tmp_path):
         "kitchen:small",
         "datasci",
         "microwave",
+        "virtualhome",
+        "virtualhome:entertainment",
         "preference",
         "preference:32",
         "backoffice",

@@ -34,6 +34,7 @@ from evolvent.worlds.tools.movie import Movie
 from evolvent.worlds.tools.sheet import Sheet
 from evolvent.worlds.tools.todo import Todo
 from evolvent.worlds.tools.weather import Weather
+from evolvent.worlds.virtualhome import VirtualHome
 from evolvent.worlds.wordle import Wordle
 
 SMALL = Sizes(train=30, dev=20, test=20)
@@ -58,6 +59,8 @@ WORLDS = {
     "kitchen macro": Kitchen("macro", sizes=SMALL),
     "kitchen small": Kitchen(level="small", sizes=SMALL),
     "microwave": Microwave(),
+    "virtualhome": VirtualHome(),
+    "virtualhome entertainment": VirtualHome("entertainment"),
     "datasci": DataSci(sizes=SMALL),
     "household 0.3": HouseholdWorld("0.3", size="alfworld", sizes=SMALL),
     "searchqa": SearchQA(sizes=SMALL),
@@ -95,6 +98,7 @@ PENAL = {
     "kitchen": Kitchen(sizes=SMALL, penalty=-0.05),
     "kitchen macro": Kitchen("macro", sizes=SMALL, penalty=-0.05),
     "microwave": Microwave(penalty=-0.05),
+    "virtualhome": VirtualHome(penalty=-0.05),
     "datasci": DataSci(sizes=SMALL, penalty=-0.05),
     "household nouns": HouseholdNouns(sizes=SMALL, penalty=-0.05),
     "functions": Functions(penalty=-0.05, sizes=SMALL),

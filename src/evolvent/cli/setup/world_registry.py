@@ -309,6 +309,14 @@ def _make_microwave(option: str) -> World:
     return Microwave()
 
 
+def _make_virtualhome(option: str) -> World:
+    from evolvent.worlds.virtualhome import STAGES, VirtualHome
+
+    if option not in ("", *STAGES):
+        raise ConfigError([unknown_name_problem("virtualhome", option, STAGES)])
+    return VirtualHome("entertainment" if option == "entertainment" else "food")
+
+
 def _make_maths(option: str) -> World:
     from evolvent.worlds.reasoning.maths import Maths
 
@@ -437,6 +445,11 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
         "continue a text by 64 words, by a hidden reward; preference:32 to :256",
     ),
     "microwave": (_make_microwave, "", "three states, three phrases: credit that can be told by hand"),
+    "virtualhome": (
+        _make_virtualhome,
+        "task",
+        "TWOSOME's two tasks of VirtualHome in its texts; virtualhome:entertainment",
+    ),
     "datasci": (_make_datasci, "form", "pipelines scored by ROC-AUC; datasci:code runs free Python code in boxes"),
     "crafting": (_make_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
     "agentgym": (
