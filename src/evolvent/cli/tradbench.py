@@ -118,8 +118,8 @@ class _SystemResult:
     @property
     def mean(self) -> float | None:
         """Returns the mean over scored tasks, None without one."""
-        known = [score for score in self.scores if score is not None]
-        return sum(known) / len(known) if known else None
+        scored_tasks = [score for score in self.scores if score is not None]
+        return sum(scored_tasks) / len(scored_tasks) if scored_tasks else None
 
 
 def run(argv: Sequence[str], console: Console) -> int:
@@ -249,8 +249,12 @@ def _print_results(console: Console, results: Sequence[_SystemResult], config: T
 
 def _interval(result: _SystemResult) -> Interval | None:
     """Returns the interval of a success rate; None on pages, whose steps of a task belong together."""
-    known = [score for score in result.scores if score is not None]
-    return None if result.web is not None or not known else wilson_interval(int(sum(known)), len(known))
+    scored_tasks = [score for score in result.scores if score is not None]
+    return (
+        None
+        if result.web is not None or not scored_tasks
+        else wilson_interval(int(sum(scored_tasks)), len(scored_tasks))
+    )
 
 
 def _describe_order(results: Sequence[_SystemResult], config: TradBenchConfig) -> list[str]:

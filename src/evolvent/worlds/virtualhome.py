@@ -10,7 +10,7 @@ slips included, and which actions they offer are the published ones; so are the 
 table can only leave the room; who sits down too early stays there). The reward is 1 at the goal, the discount .95.
 
 The published start is in the kitchen; tasks that start in the other rooms are added. The tier `combo` has other food in
-the pancake's place, on which TWOSOME measures generalization.
+the pancake's location, on which TWOSOME measures generalization.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Food:
     def __init__(self, food: str) -> None:
         self.food = food
         self.actions = (
-            *(f"walk to the {room}" for room in _ROOMS),
+            *(f"walk to the {room_name}" for room_name in _ROOMS),
             f"reach for the {food}",
             "move to the microwave",
             f"grab the {food}",
@@ -97,7 +97,7 @@ class _Food:
         food, text = self.food, f"{_HOUSE}{state.room}. "
         if state.room != "kitchen":
             hands = f"Currently, you have grabbed the {food} in hand. " if state.first == "held" else _IDLE
-            offered = tuple(number for room, number in _ROOMS.items() if room != state.room)
+            offered = tuple(number for room_name, number in _ROOMS.items() if room_name != state.room)
             text += f"and notice nothing useful. {hands}"
         else:
             kitchen_text, offered = self._observe_kitchen(state)
@@ -127,7 +127,7 @@ class _Entertainment:
     """Enjoys chips and milk in front of the TV."""
 
     actions = (
-        *(f"walk to the {room}" for room in _ROOMS),
+        *(f"walk to the {room_name}" for room_name in _ROOMS),
         "reach for the chips",
         "reach for the milk",
         "move to the coffee table",
@@ -151,13 +151,13 @@ class _Entertainment:
         if action <= 8:
             return self._walk(state, action)
         if action in (9, 10):
-            item, place = ("chips", state.first) if action == 9 else ("milk", state.second)
-            if state.near != item or place != "room":
+            item, location = ("chips", state.first) if action == 9 else ("milk", state.second)
+            if state.near != item or location != "room":
                 return state
             return state._replace(first="held") if action == 9 else state._replace(second="held")
         if action in (11, 12):
-            place = state.first if action == 11 else state.second
-            if state.near != "coffee table" or place != "held":
+            location = state.first if action == 11 else state.second
+            if state.near != "coffee table" or location != "held":
                 return state
             return state._replace(first="placed") if action == 11 else state._replace(second="placed")
         if action in (13, 14) and state.near == "TV" and has_free_hand:
@@ -172,13 +172,13 @@ class _Entertainment:
         if action < len(_ROOMS):
             return state._replace(room=list(_ROOMS)[action], near="")
         if action in (4, 5):
-            item, place = ("chips", state.first) if action == 4 else ("milk", state.second)
-            return state if place == "placed" else state._replace(near=item)  # what is out of sight is not reached
+            item, location = ("chips", state.first) if action == 4 else ("milk", state.second)
+            return state if location == "placed" else state._replace(near=item)  # what is out of sight is not reached
         return state._replace(near=("coffee table", "TV", "sofa")[action - 6])
 
     def observe(self, state: _State) -> tuple[str, tuple[int, ...]]:
         """Returns the text and the numbers of the actions that it offers."""
-        rooms = tuple(number for room, number in _ROOMS.items() if room != state.room)
+        rooms = tuple(number for room_name, number in _ROOMS.items() if room_name != state.room)
         if state.room == "kitchen":
             text, offered = self._observe_kitchen(state)
         elif state.room == "living room":
@@ -213,24 +213,24 @@ class _Entertainment:
         """Returns the kitchen where something was carried away before; the published offers mix up the two things."""
         if (state.first, state.second) == ("placed", "placed"):
             return "and notice nothing. ", ()
-        item, place = ("chips", state.first) if state.second == "placed" else ("milk", state.second)
+        item, location = ("chips", state.first) if state.second == "placed" else ("milk", state.second)
         text = "and only notice chips. " if item == "chips" else "and notice milk. "
-        if place == "held":
+        if location == "held":
             return f"{text}Currently, you have grabbed the {item} in hand. ", ()
         if state.near == item:
             return text + reach[item], (9,) if item == "chips" else (10,)
         return f"{text}The {item} is not within your immediate reach. ", (5,) if item == "chips" else (4,)
 
     def _observe_living_room(self, state: _State) -> tuple[str, tuple[int, ...]]:
-        text, held = "and you notice a coffee table, a TV and a sofa. ", (state.first, state.second)
+        text, hands = "and you notice a coffee table, a TV and a sofa. ", (state.first, state.second)
         if not state.near:
             return f"{text}They are not close to you. {_name_hands(state)}", (6, 7, 8)
         if state.near == "coffee table":
-            is_half_done = held in (("placed", "held"), ("held", "placed"))
+            is_half_done = hands in (("placed", "held"), ("held", "placed"))
             text += "The TV is not close to you. " if is_half_done else "The coffee table is close to you. "
-            if "held" not in held:
+            if "held" not in hands:
                 return text + _IDLE, ()
-            puts = () if is_half_done else tuple({0: 11, 1: 12}[i] for i in range(2) if held[i] == "held")
+            puts = () if is_half_done else tuple({0: 11, 1: 12}[i] for i in range(2) if hands[i] == "held")
             return text + _tell_hands(state, with_tv=False), (7, 8, *puts)
         if state.near == "TV":
             text += "The sofa is not close to you. " if state.is_on else "The TV is close to you. "
@@ -243,15 +243,15 @@ class _Entertainment:
 
 
 def _name_hands(state: _State) -> str:
-    names = [f"the {item}" for item, place in (("chips", state.first), ("milk", state.second)) if place == "held"]
+    names = [f"the {item}" for item, location in (("chips", state.first), ("milk", state.second)) if location == "held"]
     return f"Currently, you have grabbed {' and '.join(names)} in hand. " if names else _IDLE
 
 
 def _tell_hands(state: _State, *, with_tv: bool) -> str:
     """Returns what is held and what lies on the table; who holds the chips alone is told so twice, as published."""
     start = "Currently, the TV is turned on, you have " if with_tv else "Currently, you have "
-    held = (state.first, state.second)
-    if held == ("held", "held"):
+    hands = (state.first, state.second)
+    if hands == ("held", "held"):
         return f"{start}grabbed the chips and the milk in hand. "
     if state.second == "held":
         on_table = f"{start}the chips on the coffee table and the milk in your hand. "
@@ -307,10 +307,10 @@ class VirtualHomeEnv(StateEnv[_State]):
     def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
         info = self._observe(state)[1]
         name = " ".join(str(action).split())
-        chosen = next((offer for offer in info["admissible"] if offer.lower() == name.lower()), None)
-        if chosen is None:
+        offer_text = next((offer for offer in info["admissible"] if offer.lower() == name.lower()), None)
+        if offer_text is None:
             return state, (_REFUSAL, self._penalty, False, False, {**info, "invalid": True})
-        after = self._rules.apply(state, self._rules.actions.index(chosen))
+        after = self._rules.apply(state, self._rules.actions.index(offer_text))
         text, info = self._observe(after)
         is_goal = self._rules.is_goal(after)
         return after, (text, float(is_goal), is_goal, False, info)
@@ -353,13 +353,13 @@ class VirtualHome:
         check_names(split, tier, self.tiers)
         food = FOODS[0] if self.stage == "food" else ""
         if tier == "seen":
-            return tuple(self._build_task(food, room, split=split, tier=tier) for room in _STARTS)
+            return tuple(self._build_task(food, start, split=split, tier=tier) for start in _STARTS)
         foods = FOODS[1:] if split != "train" else ()
         return tuple(self._build_task(food, _STARTS[0], split=split, tier=tier) for food in foods)
 
-    def _build_task(self, food: str, room: str, *, split: str, tier: str) -> Task:
-        spec: dict[str, Any] = {"stage": self.stage, "start": room, "split": split, **({"food": food} if food else {})}
-        return Task(self.name, self.version, spec, f"{food or self.stage} from {room}", tier, split)
+    def _build_task(self, food: str, start: str, *, split: str, tier: str) -> Task:
+        spec: dict[str, Any] = {"stage": self.stage, "start": start, "split": split, **({"food": food} if food else {})}
+        return Task(self.name, self.version, spec, f"{food or self.stage} from {start}", tier, split)
 
     def make(self, task: Task) -> VirtualHomeEnv:
         """Creates an Env for a task of this world; raises ConfigError or VersionMismatch for any other."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -298,9 +299,15 @@ def _make_datasci(option: str) -> World:
     from evolvent.worlds.datasci.code import DataSciCode
     from evolvent.worlds.datasci.world import DataSci
 
-    if option not in ("", "code"):
-        raise ConfigError([unknown_name_problem("datasci", option, ("code",))])
-    return DataSciCode() if option else DataSci()
+    form, _, path = option.partition(":")
+    if form not in ("", "code"):
+        problem = unknown_name_problem("datasci", form, ("code",))
+        raise ConfigError([replace(problem, hint="datasci:code:FOLDER runs programs on your CSV files")])
+    if path:
+        from evolvent.worlds.datasci.files import read_csv_sets
+
+        return DataSciCode(files=read_csv_sets(Path(path)))
+    return DataSciCode() if form else DataSci()
 
 
 def _make_microwave(option: str) -> World:
@@ -450,7 +457,11 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
         "task",
         "TWOSOME's two tasks of VirtualHome in its texts; virtualhome:entertainment",
     ),
-    "datasci": (_make_datasci, "form", "pipelines scored by ROC-AUC; datasci:code runs free Python code in boxes"),
+    "datasci": (
+        _make_datasci,
+        "form and files",
+        "pipelines scored by ROC-AUC; datasci:code runs Python code in boxes, datasci:code:FOLDER on your CSV files",
+    ),
     "crafting": (_make_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
     "agentgym": (
         open_agentgym_world,

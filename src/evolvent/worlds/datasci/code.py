@@ -39,6 +39,7 @@ from evolvent.sandbox.pool import SandboxPool
 from evolvent.trajectory import Score, Task, Value, canonical_json, sample_rng
 from evolvent.worlds.base import Grammar, Info, Plain, Reply, StateEnv
 from evolvent.worlds.code.answers import extract_source
+from evolvent.worlds.datasci.files import CsvSets
 from evolvent.worlds.datasci.pipelines import Pipeline, read_pipeline
 from evolvent.worlds.datasci.sets import DataSet, load_set
 from evolvent.worlds.datasci.table import Table, read_table
@@ -238,7 +239,7 @@ class DataSciCodeEnv(StateEnv[None]):
         info: dict[str, object] = {"unsafe": True} if program_score.unsafe else {}
         if program_score.area is None:
             return None, (program_score.error[:_SHOWN], self._world.penalty, False, False, {**info, "invalid": True})
-        threshold = self._world.table.success_threshold(self._name)
+        threshold = self._world.success_threshold(self._name)
         won = program_score.area >= threshold
         last_info = {**info, "auc": program_score.area, "mark": threshold, "won": won}
         return None, ("scored", program_score.area, True, False, last_info)
@@ -251,6 +252,8 @@ class DataSciCode:
         runner: runs the code (None: the world's own sandboxes, which may import scikit-learn; they start with the
             first program and `close` releases them).
         table: source of data sets, facts and thresholds (None: the library's own).
+        files: data sets of a user's CSV files in place of the library's (`files.read_csv_sets`). They are the same in
+            every split, which differ in their wordings.
         salt: changes how the data are disguised; keep it secret where programs may try to look answers up.
         count: number of folds.
         limits: limits of a try.
@@ -279,6 +282,7 @@ class DataSciCode:
         runner: CodeRunner | None = None,
         *,
         table: Table | None = None,
+        files: CsvSets | None = None,
         salt: str = "",
         count: int = 5,
         limits: SandboxLimits = LIMITS,
@@ -296,7 +300,11 @@ class DataSciCode:
             raise ConfigError(problems)
         self._given, self._lock = runner, Lock()
         self._own: SandboxPool | None = None
+        if files is not None:
+            table = files.table
         self.table = read_table() if table is None else table
+        self.problems = () if files is None else files.problems
+        self._files = files
         self.salt, self.count, self.limits, self.penalty = salt, count, limits, penalty
         self.sizes, self.horizon = sizes or Sizes(), horizon
         self.reward_range = (min(0.0, penalty), 1.0)
@@ -315,6 +323,10 @@ class DataSciCode:
         name, form, hint = parse_spec(self, task, self.table)
         return DataSciCodeEnv(self, task, first_text(self.table, name, form, hint=hint), name=name)
 
+    def success_threshold(self, name: str) -> float:
+        """Returns the score of a data set that counts as success."""
+        return (self._files or self.table).success_threshold(name)
+
     def judge(self, text: str, task: Task) -> ProgramScore:
         """Scores the program in a text on the task's data. Any number of threads may call it at once.
 
@@ -326,7 +338,7 @@ class DataSciCode:
             return ProgramScore(None, f"a program of more than {_LONGEST} characters")
         name, _, _ = parse_spec(self, task, self.table)
         rng = sample_rng("datasci", self.salt, task.id)
-        data = disguise(load_set(name), rng)
+        data = disguise(load_set(name) if self._files is None else self._files.sets[name], rng)
         return cross_validate(
             source, data, deal_folds(data.labels, self.count, rng), runner=self._code_runner(), limits=self.limits
         )

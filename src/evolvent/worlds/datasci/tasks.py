@@ -67,7 +67,8 @@ def build_panel(world: World, split: str, table: Table, *, max_tasks: int) -> tu
 
 
 def _iterate_specs(split: str, table: Table) -> Iterator[dict[str, Json]]:
-    for name in (name for name, set_split in SETS.items() if set_split == split and name in table.scores):
+    own = [name for name, set_split in SETS.items() if set_split == split and name in table.scores]
+    for name in (*own, *(name for name in table.scores if name not in SETS)):  # a user's sets are in every split
         for form in FORMS[split]:
             for hint in HINTS:
                 yield {"data": name, "form": form, "hint": list(hint)}
