@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import random
+import sys
+import types
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -23,6 +27,7 @@ PACKAGES = {
     "warehouse": "rware",
     "particles": "mpe2",
     "vmas": "vmas",
+    "hands": "gymnasium_robotics",
 }
 EXPECTED = {
     "mamujoco": (6, 23, Continuous(1)),
@@ -30,6 +35,7 @@ EXPECTED = {
     "warehouse": (2, 71, Discrete(5)),
     "particles": (3, 18, Continuous(5)),
     "vmas": (3, 16, Continuous(2)),
+    "hands": (7, 46, Continuous(5)),
 }
 
 
@@ -182,4 +188,90 @@ def test_without_the_package(monkeypatch):
     missing = ForeignWorld("foraging", horizon=5)
     with pytest.raises(MissingExtra, match=r"evolvent\[marl\]"):
         missing.batch(missing.tasks("train", "seen"), 1)
-    assert set(PACKAGES) | {"parallel", "pettingzoo"} == set(MAKERS)
+    assert set(PACKAGES) | {"parallel", "pettingzoo", "football"} == set(MAKERS)
+
+
+class Academy:
+    """A stand-in for gfootball 2.10 as its `env/__init__.py` documents it: the old Gym interface, arrays by player."""
+
+    made: ClassVar[list[dict]] = []
+
+    def __init__(self, **settings):
+        Academy.made.append(settings)
+        self.players = settings["number_of_left_players_agent_controls"]
+        spaces = importlib.import_module("gymnasium").spaces
+        shape = (115,) if self.players == 1 else (self.players, 115)
+        self.observation_space = spaces.Box(-np.inf, np.inf, shape, np.float32)
+        self.action_space = spaces.Discrete(19) if self.players == 1 else spaces.MultiDiscrete([19] * self.players)
+
+    def reset(self):
+        self.field, self.steps = random.randint(0, 2_000_000_000), 0
+        return self._look()
+
+    def _look(self):
+        view = np.zeros((self.players, 115), np.float32)
+        view[:, 0], view[:, 1] = self.field % 1000, self.steps
+        return view[0] if self.players == 1 else view
+
+    def step(self, actions):
+        chosen = [actions] if self.players == 1 else list(actions)
+        assert all(type(action) is int and 0 <= action < 19 for action in chosen)
+        self.steps += 1
+        shares = np.array([0.1 * (action == 12) for action in chosen], np.float32)  # 12: a shot
+        return self._look(), shares[0] if self.players == 1 else shares, self.steps == 4, {"score_reward": 0}
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def academy(monkeypatch):
+    pytest.importorskip("gymnasium")
+    package, module = types.ModuleType("gfootball"), types.ModuleType("gfootball.env")
+    module.create_environment = lambda **settings: Academy(**settings)
+    package.env = module
+    monkeypatch.setitem(sys.modules, "gfootball", package)
+    monkeypatch.setitem(sys.modules, "gfootball.env", module)
+    Academy.made.clear()
+
+
+@pytest.mark.parametrize(("agents", "expected"), [(None, 3), (1, 1)])
+def test_football_is_played_through_its_documented_interface(academy, agents, expected):
+    """Players are agents, the reward is their mean, an episode depends on its number alone, Python's stream is kept."""
+    settings = {} if agents is None else {"agents": agents}
+    made = ForeignWorld("football", horizon=10, settings=settings)
+    tasks = made.tasks("train", "seen")
+    state = random.getstate()
+    batch = made.batch(tasks, 2)
+    assert (batch.spec.agents, batch.spec.observation, batch.spec.actions) == (expected, 115, Discrete(19))
+    view = batch.reset(np.arange(2))
+    assert random.getstate() == state
+    step = batch.step(np.full((2, expected), 12))
+    assert step.reward.tolist() == pytest.approx([0.1, 0.1])
+    ends = [batch.step(np.zeros((2, expected), int)).terminated.tolist() for _ in range(3)]
+    assert ends == [[False, False], [False, False], [True, True]]
+    again = made.batch(tasks, 1).reset(np.arange(1, 2))
+    assert np.array_equal(view.observation[1], again.observation[0])
+    assert not np.array_equal(view.observation[0], view.observation[1])
+    assert Academy.made[0]["representation"] == "simple115v2" and Academy.made[0]["rewards"] == "scoring,checkpoints"
+
+
+def test_football_without_its_package_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gfootball", None)
+    made = ForeignWorld("football", horizon=10, settings={})
+    with pytest.raises(ConfigError, match=r"the package gfootball is not installed .pip install gfootball"):
+        made.batch(made.tasks("train", "seen"), 1)
+    other = ForeignWorld("football", horizon=10, settings={"scenario": "academy_corne"})
+    with pytest.raises(ConfigError, match="did you mean 'academy_corner'"):
+        other.batch(other.tasks("train", "seen"), 1)
+
+
+def test_hands_are_divided_by_fingers_or_evenly():
+    made = world("hands", agents=4)
+    assert made.batch(made.tasks("train", "seen"), 1).spec.actions == Continuous(7)  # 28 actuators
+    other = world("hands", agents=29)
+    with pytest.raises(ConfigError, match="got 29, expected 1 to 28"):
+        other.batch(other.tasks("train", "seen"), 1)
+    unknown = world("hands", scenario="HandReach-v9")
+    with pytest.raises(ConfigError, match="did you mean 'HandReach"):
+        unknown.batch(unknown.tasks("train", "seen"), 1)

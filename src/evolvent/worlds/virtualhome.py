@@ -44,13 +44,13 @@ class _State(NamedTuple):
     """The state of either task.
 
     Args:
-        room, near: where the agent is, and what it stands at ("" for nothing).
+        room_name, near: where the agent is, and what it stands at ("" for nothing).
         first, second: where the pancake is; where chips and milk are: "room", "held" or "placed".
         is_on: the microwave is open; the TV is on.
         is_sitting: on the sofa.
     """
 
-    room: str = "kitchen"
+    room_name: str = "kitchen"
     near: str = ""
     first: str = "room"
     second: str = "room"
@@ -74,12 +74,12 @@ class _Food:
         )
 
     def is_goal(self, state: _State) -> bool:
-        return state.room == "kitchen" and state.first == "placed" and not state.is_on
+        return state.room_name == "kitchen" and state.first == "placed" and not state.is_on
 
     def apply(self, state: _State, action: int) -> _State:
         at_microwave = state.near == "microwave"
         if action < len(_ROOMS):
-            return state._replace(room=list(_ROOMS)[action], near="")
+            return state._replace(room_name=list(_ROOMS)[action], near="")
         if action == 4:  # what lies in the microwave is reached there
             return state._replace(near="microwave" if state.first == "placed" else "food")
         if action == 5:
@@ -94,10 +94,10 @@ class _Food:
 
     def observe(self, state: _State) -> tuple[str, tuple[int, ...]]:
         """Returns the text and the numbers of the actions that it offers."""
-        food, text = self.food, f"{_HOUSE}{state.room}. "
-        if state.room != "kitchen":
+        food, text = self.food, f"{_HOUSE}{state.room_name}. "
+        if state.room_name != "kitchen":
             hands = f"Currently, you have grabbed the {food} in hand. " if state.first == "held" else _IDLE
-            offered = tuple(number for room_name, number in _ROOMS.items() if room_name != state.room)
+            offered = tuple(number for room_name, number in _ROOMS.items() if room_name != state.room_name)
             text += f"and notice nothing useful. {hands}"
         else:
             kitchen_text, offered = self._observe_kitchen(state)
@@ -170,7 +170,7 @@ class _Entertainment:
         if state.is_sitting:
             return state
         if action < len(_ROOMS):
-            return state._replace(room=list(_ROOMS)[action], near="")
+            return state._replace(room_name=list(_ROOMS)[action], near="")
         if action in (4, 5):
             item, location = ("chips", state.first) if action == 4 else ("milk", state.second)
             return state if location == "placed" else state._replace(near=item)  # what is out of sight is not reached
@@ -178,15 +178,15 @@ class _Entertainment:
 
     def observe(self, state: _State) -> tuple[str, tuple[int, ...]]:
         """Returns the text and the numbers of the actions that it offers."""
-        rooms = tuple(number for room_name, number in _ROOMS.items() if room_name != state.room)
-        if state.room == "kitchen":
+        rooms = tuple(number for room_name, number in _ROOMS.items() if room_name != state.room_name)
+        if state.room_name == "kitchen":
             text, offered = self._observe_kitchen(state)
-        elif state.room == "living room":
+        elif state.room_name == "living room":
             text, offered = self._observe_living_room(state)
         else:
             text, offered = f"and notice nothing. {_name_hands(state)}", ()
         goal = "In order to enjoy the chips and the milk while watching TV, your next step is to"
-        return f"{_HOUSE}{state.room} {text}{goal}", (*rooms, *offered)
+        return f"{_HOUSE}{state.room_name} {text}{goal}", (*rooms, *offered)
 
     def _observe_kitchen(self, state: _State) -> tuple[str, tuple[int, ...]]:
         chips, milk = state.first, state.second
@@ -294,7 +294,7 @@ class VirtualHomeEnv(StateEnv[_State]):
     """One episode."""
 
     def __init__(self, task: Task, rules: _Rules, penalty: float) -> None:
-        super().__init__(task, _State(room=str(task.spec["start"])))
+        super().__init__(task, _State(room_name=str(task.spec["start"])))
         self._rules, self._penalty = rules, penalty
 
     def _observe_start(self) -> tuple[Value, Info]:
@@ -385,7 +385,7 @@ class VirtualHome:
     def expert(self, task: Task) -> Sequence[str]:
         """Returns a shortest way to the goal."""
         rules = self._find_rules(task)
-        origins, state = _search(rules, _State(room=str(task.spec["start"])))
+        origins, state = _search(rules, _State(room_name=str(task.spec["start"])))
         plan: list[str] = []
         while origins[state][1] >= 0:
             state, action = origins[state]

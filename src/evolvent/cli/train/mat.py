@@ -61,6 +61,8 @@ FOREIGN_WORLDS: Mapping[str, int] = {
     "warehouse": 500,
     "particles": 25,
     "vmas": 100,
+    "football": 400,
+    "hands": 200,
     "parallel": 1000,
     "pettingzoo": 1000,
 }

@@ -7,8 +7,13 @@
 | warehouse | rware | robots bring shelves; discrete, sparse |
 | particles | mpe2 | the multi-agent particle environments; continuous or discrete |
 | vmas | vmas | two-dimensional physics in torch; continuous |
+| football | gfootball | scenarios of its academy; discrete |
+| hands | gymnasium-robotics | a hand whose fingers and wrist are agents; continuous |
 | parallel | - | any PettingZoo parallel environment: `module:function` that creates one |
 | pettingzoo | pettingzoo, or any | an id of its registry, or the `parallel_env` of a module |
+
+The MAT paper plays football's academy, and pairs of hands in Isaac Gym. `gfootball` builds its own game engine, which
+current compilers refuse; its maker is written for the documented interface and tested on a stand-in.
 
 Robots of multi-agent MuJoCo whose agents all observe the whole robot; the joints are divided among the agents.
 
@@ -22,6 +27,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -292,6 +298,191 @@ class _VmasEnv:
         """Returns at once: VMAS holds only memory."""
 
 
+_ACADEMY: Mapping[str, int] = {
+    "academy_pass_and_shoot_with_keeper": 2,
+    "academy_run_pass_and_shoot_with_keeper": 2,
+    "academy_3_vs_1_with_keeper": 3,
+    "academy_counterattack_easy": 4,
+    "academy_counterattack_hard": 4,
+    "academy_corner": 11,
+    "academy_single_goal_versus_lazy": 11,
+}
+"""Scenarios, and how many players are controlled where nothing else is set; the first, third and fourth are MAT's."""
+_PARTS = ("WR", "FF", "MF", "RF", "LF", "TH")  # in names of actuators: wrist, four fingers, thumb
+
+
+class _FootballEnv:
+    """An academy scenario with tuples by agent and Gymnasium's interface.
+
+    The engine draws its seed from Python's random numbers at a reset; they are put back afterwards.
+
+    Args:
+        env: of `gfootball.env.create_environment`, with the representation simple115v2.
+        agents: the controlled players.
+    """
+
+    def __init__(self, env: Any, agents: int) -> None:
+        self._env, self._agents = env, agents
+        spaces = import_module("gymnasium").spaces
+        width = int(env.observation_space.shape[-1])
+        choices = getattr(env.action_space, "nvec", getattr(env.action_space, "n", 0))
+        counts = np.broadcast_to(np.asarray(choices), agents)
+        self.observation_space = tuple(spaces.Box(-np.inf, np.inf, (width,), np.float32) for _ in range(agents))
+        self.action_space = tuple(spaces.Discrete(int(count)) for count in counts)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Any], dict[str, Any]]:
+        """Starts an episode; returns an observation for each agent."""
+        before = random.getstate()
+        random.seed(seed)
+        try:
+            answer = self._env.reset()
+        finally:
+            random.setstate(before)
+        observations = answer[0] if isinstance(answer, tuple) else answer
+        return self._split(observations), {}
+
+    def step(self, actions: Sequence[Any]) -> tuple[list[Any], list[float], bool, bool, dict[str, Any]]:
+        """Plays one action for each agent."""
+        choices = [int(np.asarray(action).item()) for action in actions]
+        answer = self._env.step(choices if self._agents > 1 else choices[0])
+        observations, rewards, *ends, info = answer
+        shares = np.broadcast_to(np.asarray(rewards, np.float64), self._agents)
+        terminated, truncated = (bool(ends[0]), bool(ends[1]) if len(ends) > 1 else False)
+        return self._split(observations), [float(share) for share in shares], terminated, truncated, dict(info)
+
+    def _split(self, observations: Any) -> list[Any]:
+        return list(np.asarray(observations, np.float32).reshape(self._agents, -1))
+
+    def close(self) -> None:
+        """Closes the game."""
+        self._env.close()
+
+
+def _open_academy(*, scenario: str = "academy_3_vs_1_with_keeper", agents: int | None = None) -> _FootballEnv:
+    """Creates an academy scenario with the rewards for goals and for coming near them, as in MAT.
+
+    Raises:
+        ConfigError: an unknown scenario, or gfootball is not installed.
+    """
+    if scenario not in _ACADEMY:
+        raise ConfigError([unknown_name_problem("scenario", scenario, _ACADEMY)])
+    try:
+        football = import_module("gfootball.env")
+    except ImportError as error:
+        hint = "pip install gfootball, which builds its own game engine; battle, foraging and warehouse need none"
+        raise ConfigError([Problem("football", "the package gfootball is not installed", hint)]) from error
+    count = agents or _ACADEMY[scenario]
+    env = football.create_environment(
+        env_name=scenario,
+        representation="simple115v2",
+        rewards="scoring,checkpoints",
+        stacked=False,
+        render=False,
+        write_goal_dumps=False,
+        write_full_episode_dumps=False,
+        write_video=False,
+        number_of_left_players_agent_controls=count,
+        number_of_right_players_agent_controls=0,
+    )
+    return _FootballEnv(env, count)
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """An actuator of an agent, as multi-agent MuJoCo names them."""
+
+    act_ids: int
+
+
+class _FlatHand:
+    """A hand whose observation is one array: what it sees and, where it has one, what is asked for."""
+
+    def __init__(self, env: Any) -> None:
+        self._env, self.action_space = env, env.action_space
+        spaces = getattr(env.observation_space, "spaces", None)
+        self._keys = [key for key in ("observation", "desired_goal") if spaces and key in spaces]
+        boxes = [spaces[key] for key in self._keys] if spaces else [env.observation_space]
+        width = sum(int(np.prod(box.shape)) for box in boxes)
+        self.observation_space = import_module("gymnasium").spaces.Box(-np.inf, np.inf, (width,), np.float64)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        """Starts an episode."""
+        observation, info = self._env.reset(seed=seed, options=options)
+        return self._flatten(observation), info
+
+    def step(self, force: Any) -> tuple[Any, ...]:
+        """Moves the joints once."""
+        observation, *outcome = self._env.step(np.asarray(force, self.action_space.dtype))
+        return self._flatten(observation), *outcome
+
+    def _flatten(self, observation: Any) -> Any:
+        parts = [observation[key] for key in self._keys] if self._keys else [observation]
+        return np.concatenate([np.asarray(part, np.float64).reshape(-1) for part in parts])
+
+
+class _HandEnv:
+    """A hand with the members of multi-agent MuJoCo's environments: agents, and the actuators of each."""
+
+    def __init__(self, env: Any, partitions: Sequence[Sequence[int]]) -> None:
+        self._env, self.single_agent_env = env, _FlatHand(env)
+        self.possible_agents = [f"agent_{index}" for index in range(len(partitions))]
+        self.agent_action_partitions = [tuple(_Joint(index) for index in part) for part in partitions]
+
+    def action_space(self, agent: str) -> Any:
+        """Returns the action space of an agent's actuators."""
+        part = self._indices(agent)
+        hand_space = self._env.action_space
+        low, high = hand_space.low[part], hand_space.high[part]
+        return import_module("gymnasium").spaces.Box(low, high, dtype=hand_space.dtype)
+
+    def map_local_actions_to_global_action(self, actions: Mapping[str, Any]) -> Any:
+        """Returns the action of the whole hand."""
+        force = np.zeros(self._env.action_space.shape, self._env.action_space.dtype)
+        for agent, action in actions.items():
+            force[self._indices(agent)] = action
+        return force
+
+    def _indices(self, agent: str) -> list[int]:
+        return [joint.act_ids for joint in self.agent_action_partitions[self.possible_agents.index(agent)]]
+
+    def close(self) -> None:
+        """Closes the simulator."""
+        self._env.close()
+
+
+def _open_hand(*, scenario: str = "AdroitHandDoor-v1", agents: int | None = None) -> _HandEnv:
+    """Creates a hand of gymnasium-robotics, such as AdroitHandDoor-v1 or HandReachDense-v3.
+
+    Args:
+        scenario: an id with a Shadow or Adroit hand.
+        agents: into how many agents of neighboring actuators the hand is divided; None: one for each finger that the
+            names of the actuators tell, one for the wrist, and one for the arm where there is one.
+    Raises:
+        ConfigError: an unknown scenario, or more agents than actuators. MissingExtra: gymnasium-robotics is missing.
+    """
+    robotics = Extra("marl", "gymnasium-robotics", "hands").load_module("gymnasium_robotics")
+    gymnasium, mujoco = import_module("gymnasium"), import_module("mujoco")
+    gymnasium.register_envs(robotics)
+    known_ids = [name for name in gymnasium.registry if "Hand" in name]
+    if scenario not in known_ids:
+        raise ConfigError([unknown_name_problem("scenario", scenario, known_ids)])
+    try:
+        env = gymnasium.make(scenario, max_episode_steps=_NO_LIMIT, disable_env_checker=True)
+    except AssertionError as error:  # gymnasium-robotics 1.4.2, utils/mujoco_utils.py, compares types of joints
+        message = f"{scenario} cannot be made with mujoco {mujoco.__version__}"
+        hint = "Shadow hands run with mujoco 3.8 and earlier, Adroit hands with later ones too"
+        raise ConfigError([Problem("scenario", message, hint)]) from error
+    model = env.unwrapped.model
+    names = [mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_ACTUATOR, index) or "" for index in range(model.nu)]
+    if agents is None:
+        part_of = [next((part for part in _PARTS if part in name), "") for name in names]
+        groups = [[index for index, part in enumerate(part_of) if part == group] for group in ("", *_PARTS)]
+        return _HandEnv(env, [group for group in groups if group])
+    if not 1 <= agents <= len(names):
+        raise ConfigError([Problem("agents", f"got {agents}, expected 1 to {len(names)} for {scenario}")])
+    return _HandEnv(env, [part.tolist() for part in np.array_split(np.arange(len(names)), agents)])
+
+
 def _make_mamujoco(*, scenario: str = "HalfCheetah", parts: str = "6x1", sees: int | None = None) -> Parallel:
     """Creates a robot; `sees` is the number of joints that an agent sees (`agent_obsk`), None the whole robot as in
     MAT.
@@ -367,6 +558,14 @@ def _make_vmas(*, scenario: str = "balance", agents: int = 3) -> Parallel:
     return TupleParallel(_VmasEnv(make, vmas.simulator.environment.Environment.vmas_random_state))
 
 
+def _make_football(*, scenario: str = "academy_3_vs_1_with_keeper", agents: int | None = None) -> Parallel:
+    return TupleParallel(_open_academy(scenario=scenario, agents=agents))
+
+
+def _make_hands(*, scenario: str = "AdroitHandDoor-v1", agents: int | None = None) -> Parallel:
+    return Robot(_open_hand(scenario=scenario, agents=agents))
+
+
 def _make_parallel(*, make: str, arguments: Mapping[str, Any] | None = None) -> Parallel:
     module, _, name = make.partition(":")
     with boundary(ConfigError, "no function that makes an environment", name=make):
@@ -415,6 +614,8 @@ MAKERS: Mapping[str, tuple[Callable[..., Parallel], JsonObject]] = {
     "warehouse": (_make_warehouse, {"share": "mean"}),
     "particles": (_make_particles, {"share": "mean"}),
     "vmas": (_make_vmas, {"share": "mean"}),
+    "football": (_make_football, {"share": "mean"}),
+    "hands": (_make_hands, {"identity": True}),
     "parallel": (_make_parallel, {"share": "mean"}),
     "pettingzoo": (_make_pettingzoo, {"share": "mean"}),
 }
