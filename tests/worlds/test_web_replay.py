@@ -436,3 +436,24 @@ def test_options_are_checked() -> None:
 def test_a_row_keeps_its_hash_whatever_its_order() -> None:
     turned = dict(reversed(list(TWO.items())))
     assert parse_task(turned) == parse_task(TWO)
+
+
+def test_candidates_are_ranked_by_their_text_where_no_ranks_are(tmp_path):
+    """Of three links the two whose words stand in the instruction come first; ties keep the order of the page."""
+    links = {7: "contact", 8: "red shoes", 9: "blue shoes", 10: "help"}
+    html = "<html>" + "".join(f'<a backend_node_id="{id}">{text}</a>' for id, text in links.items()) + "</html>"
+    step = action("u1", [9], [7, 8, 10]) | {"cleaned_html": html}
+    (tmp_path / "test_task").mkdir()
+    rows = [row("t1", step, confirmed_task="order the blue shoes")]
+    (tmp_path / "test_task" / "test_task_0.json").write_text(json.dumps(rows))
+    shown = {}
+    for k in (1, 2, 3):
+        world = WebReplayWorld(tmp_path, top_k=k, rank_by="text")
+        (task,) = world.tasks("test", "seen")
+        (target,) = world.targets(task)
+        shown[k] = set(target.shown_ids)
+        assert task.spec["ranks"] == "bm25-1" and world.make(task).reset()[0].count("id=") == k
+    assert shown == {1: {"9"}, 2: {"9", "8"}, 3: {"9", "8", "7"}}
+    assert WebReplayWorld(tmp_path).tasks("test", "seen")[0].id != task.id
+    with pytest.raises(ConfigError, match="ranks by text are for files without ranks"):
+        WebReplayWorld(rank_by="text")

@@ -265,6 +265,9 @@ def _describe_order(results: Sequence[_SystemResult], config: TradBenchConfig) -
         ranked = sorted(by_system.values(), key=lambda result: -(result.mean or 0.0))
         order = ", ".join(f"{result.system} {format_rate(result.mean or 0.0)}" for result in ranked)
         lines.append(f"{panel_name}: {order}")
+        if web := by_system[config.systems[0]].web:
+            shown = 1 - web.missed / web.steps if web.steps else 0.0
+            lines.append(f"  the page shows a right element in {format_rate(shown)} of the {web.steps} steps")
         for name in config.systems[1:]:
             difference = _compare(by_system[config.systems[0]], by_system[name], seed=config.seed)
             if difference is None:

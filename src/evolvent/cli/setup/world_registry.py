@@ -382,6 +382,10 @@ def _make_webreplay(option: str) -> World:
 
     if not option:
         return WebReplayWorld()
+    if option == "text:":
+        raise ConfigError([Problem("webreplay", "needs the folder of Mind2Web's files", "webreplay:text:FOLDER")])
+    if option.startswith("text:"):
+        return WebReplayWorld(option.removeprefix("text:"), rank_by="text")
     rank_files = [Path(option) / name for name in ("ranks.json", "ranks.parquet")]
     return WebReplayWorld(option, next((path for path in rank_files if path.is_file()), None))
 
@@ -521,7 +525,11 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
         "a taskset of an installed package for verifiers; verifiers:NAME?max_turns=8",
     ),
     "weather": (_tool_world("weather"), "form", "tools over places, dates and the weather there"),
-    "webreplay": (_make_webreplay, "folder", "recorded pages, generated ones or Mind2Web's; webreplay:FOLDER"),
+    "webreplay": (
+        _make_webreplay,
+        "folder",
+        "recorded pages, generated ones or Mind2Web's; webreplay:FOLDER, webreplay:text:FOLDER",
+    ),
     "wordle": (_make_wordle, "rules or list", "guess a word in six tries; wordle:lmrl, wordle:WORDS.txt"),
     "workshop": (_make_workshop, "", "crafting over one book of several hundred items"),
 }

@@ -97,6 +97,7 @@ class Folder:
         path: contains `.json` files at any depth; files whose names begin with `ranks` or `scores` are not tasks.
         ranks: a file of ranks (see `read_ranks`); None: none, or those in the rows.
         first: maximum number of candidates on a page.
+        ranker: name of what ranks in place of a file, part of every task's id.
         sizes: maximum number of tasks of each split in a tier (None: all).
     Raises:
         ConfigError: no file, a file that is not a JSON array, or no usable task. UnsafeFile: pickled ranks.
@@ -105,9 +106,15 @@ class Folder:
     name, version = "mind2web", "1"
 
     def __init__(
-        self, path: str | Path, ranks: str | Path | None = None, *, max_candidates: int, sizes: Sizes | None = None
+        self,
+        path: str | Path,
+        ranks: str | Path | None = None,
+        *,
+        max_candidates: int,
+        sizes: Sizes | None = None,
+        ranker: str = "",
     ) -> None:
-        self.path, self._sizes = Path(path), sizes
+        self.path, self._sizes, self._ranker = Path(path), sizes, ranker
         files = [
             (file, name)
             for file, name in row_files(self.path, "**/*")
@@ -163,9 +170,14 @@ class Folder:
 
     def _build_task(self, entry: _Entry) -> Task:
         spec: dict[str, Json] = {"file": entry.file, "row": entry.row, "digest": entry.digest}
-        if self.ranks is not None:
-            spec["ranks"] = self.ranks.digest
+        if (ranks_digest := self._ranks_digest) is not None:
+            spec["ranks"] = ranks_digest
         return Task(self.name, self.version, spec, entry.website, entry.tier, entry.split)
+
+    @property
+    def _ranks_digest(self) -> str | None:
+        """Returns what identifies the ranks; None: there are none, or those of the rows."""
+        return self._ranker or (None if self.ranks is None else self.ranks.digest)
 
     def get_record(self, task: Task) -> WebTask:
         """Returns the task, read from its file again.
@@ -174,7 +186,7 @@ class Folder:
             ConfigError: a missing row. VersionMismatch: the content of the row, or of the file of ranks, has changed.
         """
         entry = get_row(self._entries, task)
-        ranks_digest = None if self.ranks is None else self.ranks.digest
+        ranks_digest = self._ranks_digest
         if task.spec.get("ranks") != ranks_digest:
             raise VersionMismatch(
                 "the task was made with other ranks", value=task.spec.get("ranks"), expected=ranks_digest

@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from evolvent.errors import (
     ConfigError,
     InvalidAction,
@@ -44,6 +46,7 @@ from evolvent.trajectory import Score, Task, Trajectory, Value
 from evolvent.worlds.base import Grammar, Info, Parsed, Reply, StateEnv, check_task
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes
+from evolvent.worlds.searchqa.bm25 import Index, split_words
 from evolvent.worlds.web_replay.pages import Folder, Generated, Library, parse_page, prune, render
 from evolvent.worlds.web_replay.records import WebStep, WebTask
 
@@ -53,6 +56,8 @@ HISTORIES = ("targets", "as_seen", "none")
 """What an observation tells of earlier steps."""
 _MAX_CACHED_TASKS = 64  # tasks whose pages are kept ready
 _MAX_CANDIDATES = 50
+_RANKER = "bm25-1"  # in the ids of tasks whose candidates are ranked by text
+_MAX_RANKED_WORDS = 60  # words of a candidate that are compared with the instruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,8 @@ class WebReplayWorld:
         ranks: a JSON or Parquet file of ranks. Without one, and without ranks in the rows, pages show all
             candidates.
         top_k: number of candidates on a page, 1 to 50.
+        rank_by: "file": by the ranks of the file or of the rows; "text": by BM25 of a candidate's tag, attributes and
+            words for the instruction, where no published ranks are at hand. Results with either do not compare.
         rules: the rules for scoring steps.
         history: the shown part of earlier steps: their pages, with the right elements always among those shown
             ("targets", as published), or as they were shown ("as_seen"), or nothing ("none"; an agent has its own).
@@ -176,6 +183,7 @@ class WebReplayWorld:
         ranks: str | Path | None = None,
         *,
         top_k: int = 5,
+        rank_by: Literal["file", "text"] = "file",
         rules: ScoringRules | None = None,
         history: Literal["targets", "as_seen", "none"] = "targets",
         sizes: Sizes | None = None,
@@ -185,17 +193,20 @@ class WebReplayWorld:
         problems = [] if history in HISTORIES else [unknown_name_problem("history", str(history), HISTORIES)]
         if not 1 <= top_k <= _MAX_CANDIDATES:
             problems.append(Problem("top_k", f"got {top_k}, expected 1 to {_MAX_CANDIDATES}"))
+        if rank_by == "text" and (folder is None or ranks is not None):
+            problems.append(Problem("rank_by", "ranks by text are for files without ranks", "leave out the ranks"))
         if folder is None and pages < 1:
             problems.append(Problem("pages", f"got {pages}, expected at least 1"))
         if folder is None and ranks is not None:
             problems.append(Problem("ranks", "generated pages have their own ranks", "leave it out, or pass a folder"))
         if problems:
             raise ConfigError(problems)
+        self._rank_by = rank_by
         self.top_k, self.history, self.rules = top_k, history, rules or ScoringRules()
         self.library: Library = (
             Generated(pages, seed, sizes=sizes)
             if folder is None
-            else Folder(folder, ranks, max_candidates=top_k, sizes=sizes)
+            else Folder(folder, ranks, max_candidates=top_k, sizes=sizes, ranker=_RANKER if rank_by == "text" else "")
         )
         self.name, self.version, self.tiers = self.library.name, self.library.version, self.library.tiers
         self.horizon = self.library.max_steps
@@ -234,6 +245,8 @@ class WebReplayWorld:
             ranks = self.library.ranks.by_step.get(f"{recorded.id}_{step.uid}", step.ranks)
             reason = reason or ("" if ranks is not None else "no ranks of its candidates")
         candidates = step.candidates
+        if self._rank_by == "text" and not reason:
+            ranks = _rank_by_text(step, recorded.instruction)
         top_candidates = (
             candidates
             if ranks is None
@@ -313,6 +326,24 @@ class WebReplayWorld:
         vocabulary_texts = self.library.vocabulary_source()
         fixed = (*words_of(self.instructions), *words_of(_FIXED_WORDS))
         return None if vocabulary_texts is None else sorted({*vocabulary_texts, *fixed, *map(str, range(1, 100))})
+
+
+def _rank_by_text(step: WebStep, instruction: str) -> dict[str, int]:
+    """Ranks the candidates of a page by how well their own text fits the instruction; ties in the page's order."""
+    try:
+        tree = parse_page(step.html)
+    except SampleInvalid:
+        return {}  # the step cannot be scored, which is told with the page
+    texts = dict.fromkeys(step.candidates, "")
+    for element in tree.walk():
+        if element.id in texts:
+            words = [element.tag, *element.attributes.values(), *(part.text for part in element.walk())]
+            texts[element.id] = " ".join(" ".join(words).split()[:_MAX_RANKED_WORDS])
+    if not any(map(split_words, texts.values())):
+        return {candidate: rank for rank, candidate in enumerate(step.candidates)}
+    scores = Index(texts.values()).compute_scores(instruction)
+    order = np.argsort(-scores, kind="stable").tolist()
+    return {step.candidates[index]: rank for rank, index in enumerate(order)}
 
 
 _FIXED_WORDS = (
