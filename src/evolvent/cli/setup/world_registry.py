@@ -53,7 +53,8 @@ def open_https_world(address: str) -> World:
 
 def open_agentgym_world(option: str) -> World:
     """Opens a world of AgentGym's: `DIALECT@URL#FIRST-LAST`, or `DIALECT@SOURCE#PATH` with the tasks of its files."""
-    from evolvent.serve.agentgym.released import open_numbered_world, open_released_world
+    from evolvent.serve.agentgym.client import AgentGymWorld
+    from evolvent.serve.agentgym.released import is_address, open_numbered_world, open_released_world
 
     match = re.fullmatch(r"(?P<dialect>[^@#]+)(?:@(?P<source>[^#]+))?#(?P<tasks>.+)", option)
     if match is None:
@@ -66,7 +67,9 @@ def open_agentgym_world(option: str) -> World:
         if last < first or last - first >= _MAX_TASKS:
             hint = f"give an ascending range of at most {_MAX_TASKS:,} tasks"
             raise ConfigError([Problem("agentgym", f"got the tasks {first}-{last}", hint)])
-        return open_numbered_world(dialect, source, range(first, last + 1), token=token)
+        if is_address(source):
+            return AgentGymWorld(source, dialect, range(first, last + 1), token=token)
+        return open_numbered_world(dialect, source, range(first, last + 1))
     return open_released_world(dialect, source, Path(match["tasks"]), token=token)
 
 

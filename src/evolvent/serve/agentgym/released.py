@@ -452,11 +452,9 @@ def _select_known(
     return selected, problems
 
 
-def open_numbered_world(environment: str, source: str, indices: Sequence[int], *, token: str | None = None) -> World:
-    """Opens tasks by their numbers, on a server or in this process; raises as `open_released_world`."""
+def open_numbered_world(environment: str, source: str, indices: Sequence[int]) -> ReleasedWorld:
+    """Opens tasks by their numbers in this process; raises as `open_released_world`."""
     get_dialect(environment)
-    if is_address(source):
-        return AgentGymWorld(source, environment, indices, token=token)
     original = open_original(environment, source, folder=Path(source or "."))
     for index in indices:
         original.check(index)
