@@ -214,9 +214,12 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
         (("sfft", "DATA/shown"), ["unknown recipe 'sfft' (did you mean 'sft'?)"]),
         (
             ("sft", "nowhere", "--optimizer.name", "adamv", "--policy", "nobody", "--device", "cuda"),
+            ["data: nowhere does not exist", "policy: unknown policy 'nobody'"],  # told without torch, the rest with it
+        ),
+        (
+            ("sft", "empty.jsonl", *OWN, "--optimizer.name", "adamv", "--device", "cuda"),
             [
-                "data: nowhere does not exist",
-                "policy: unknown policy 'nobody'",
+                "empty.jsonl does not hold JSON lines",
                 "optimizer.name: unknown optimizer 'adamv' (did you mean 'adam",
                 "device: got 'cuda', but no cuda device was found",
             ],

@@ -353,7 +353,7 @@ def check_named_inputs(policy: str, data: Path | None = None) -> None:
     try:
         check_policy_name(policy)
     except ConfigError as error:
-        problems += error.problems
+        problems += [replace(problem, where="policy") for problem in error.problems]
     if problems:
         raise ConfigError(problems)
 
