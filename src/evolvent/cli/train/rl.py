@@ -94,7 +94,7 @@ METHODS: dict[str, Method] = {
     "glam": Method(
         PPOConfig,
         ppo,
-        "the same without normalization (GLAM)",
+        "PPO over listed actions, whose lengths are not normalized (GLAM)",
         {"level": "listed", "normalization": "sum"},
         fixed=("level", "normalization"),
         values="critic",
@@ -112,7 +112,7 @@ METHODS: dict[str, Method] = {
         values="soft_q",
     ),
     "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
-    "scaling_inter": Method(ScalingInterConfig, scaling_inter, "the same, with episodes that grow longer by phases"),
+    "scaling_inter": Method(ScalingInterConfig, scaling_inter, "GRPO with episodes that grow longer by phases"),
     "r3": Method(
         R3Config,
         r3,
