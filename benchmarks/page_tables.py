@@ -78,7 +78,8 @@ BENCHES = (
             _x("decoding on two threads over one", "threads2_decode", 1.7),
             _x("training on two threads over one", "threads2_train", 1.7),
         ),
-        about="SmolLM2-135M on one thread, tokens per CPU second, both sides interleaved in one run.",
+        about="SmolLM2-135M on one thread, tokens per CPU second, both sides interleaved in one run. Ratios depend on "
+        "the processor, which `machines` in the file names for each work.",
     ),
     Bench(
         "The first hour of a user",
