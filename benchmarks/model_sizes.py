@@ -1,7 +1,7 @@
 """Models of other sizes with random weights: tokens per CPU second and memory of writing and of learning.
 
     python -m benchmarks.model_sizes --json                  360M to 3B, Llama and Qwen3 shapes; about 13 GB of memory
-    python -m benchmarks.model_sizes --shapes llama-360m     only these
+    python -m benchmarks.model_sizes --shapes llama-360m     only these; with --save beside the others that are kept
     python -m benchmarks.model_sizes --quick                 the smallest, few tokens; supports no claim
 
 Each shape is built three times, in processes of their own: our engine, transformers' `generate` and our learner with
@@ -16,12 +16,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.real_model_sides import prompt_ids, read_rss_gb
-from benchmarks.reporting import RESULTS, about, command_line, finish, show
+from benchmarks.reporting import RESULTS, about, command_line, finish, show, write
 
 COUNTS, NEW_TOKENS, CONTEXT = (1, 8), 32, 512
 LEARNED_ROWS, ROW_TOKENS = 8, 256
@@ -193,6 +194,15 @@ def summarize_shape(sides: dict[str, dict[str, float]]) -> dict[str, float]:
     }
 
 
+def read_kept_shapes(path: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the shapes of a file that was measured with the same numbers, packages and machine; else none."""
+    if not path.is_file():
+        return {}
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    is_same = all(kept.get(name) == figures[name] for name in ("dtype", "versions", "machine", "quick"))
+    return dict(kept["shapes"]) if is_same else {}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures the shapes; prints a table, or one JSON object."""
     parser = command_line("model_sizes", __doc__, quick="the smallest shape", save=RESULTS / "model_sizes.json")
@@ -209,13 +219,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     new_tokens = 4 if options.quick else options.new_tokens
     figures: dict[str, Any] = {"benchmark": "model_sizes", "unit": "tokens per CPU second", "dtype": options.dtype}
-    figures["shapes"] = {
-        name: summarize_shape({side: run_apart(name, side, options.dtype, new_tokens) for side in SIDES})
-        for name in (names[:1] if options.quick else names)
-    }
-    figures |= about("torch", "transformers", "peft", threads=1)
-    for name, summary in figures["shapes"].items():
-        show({"shape": name, **summary})
+    figures |= {"shapes": {}, **about("torch", "transformers", "peft", threads=1), "quick": options.quick}
+    if options.save:
+        figures["shapes"] = read_kept_shapes(options.save, figures)
+    for name in names[:1] if options.quick else names:
+        sides = {side: run_apart(name, side, options.dtype, new_tokens) for side in SIDES}
+        figures["shapes"][name] = summarize_shape(sides)
+        show({"shape": name, **figures["shapes"][name]})
+        sys.stdout.flush()
+        if options.save:  # a large shape takes minutes: what is measured is kept at once
+            write(options.save, figures)
     finish(figures, options)
     return 0
 
