@@ -94,10 +94,10 @@ def machine(*packages: str, cores: bool = False, threads: int | None = None) -> 
     return ", ".join([*told, *([f"{threads} thread{'s' * (threads != 1)}"] if threads is not None else [])])
 
 
-def _processor_name() -> str:
+def _processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
     """Returns what Linux calls the processor, with what decides how fast it multiplies; "" where it does not say."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     entries = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

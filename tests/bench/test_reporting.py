@@ -99,8 +99,24 @@ def test_versions():
     assert reporting.versions() == {}
 
 
-def test_the_machine_in_words():
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("model name\t: AMD EPYC 7B13 Processor\nflags\t\t: fpu avx2 sse\n", "AMD EPYC 7B13 avx2"),
+        ("model name\t: Intel(R) Xeon(R) CPU @ 2.20GHz\nflags\t\t: avx2 avx512f\n", "Intel Xeon @ 2.20GHz avx512f"),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\n", ""),
+    ],
+)
+def test_the_processor_is_named_with_its_widest_instructions(text, name, tmp_path):
+    (tmp_path / "cpuinfo").write_text(text, encoding="utf-8")
+    assert reporting._processor_name(tmp_path / "cpuinfo") == name
+    assert reporting._processor_name(tmp_path / "missing") == ""
+
+
+def test_the_machine_in_words(monkeypatch):
     here, python = platform.machine(), f"Python {platform.python_version()}"
+    assert reporting.machine().startswith(here) and reporting.machine().endswith(python)
+    monkeypatch.setattr(reporting, "_processor_name", lambda: "")  # as where the system does not say
     assert reporting.machine() == f"{here}, {python}"
     assert reporting.machine(cores=True) == f"{here}, {os.cpu_count()} cores, {python}"
     assert reporting.machine("numpy", threads=1) == f"{here}, {python}, numpy {np.__version__}, 1 thread"

@@ -68,9 +68,9 @@ class Broken(ev.TextWorld):
 
 def test_random_episodes_that_all_fail_are_refused_with_the_line_of_the_world(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "game.py").write_text(BROKEN_GAME, encoding="utf-8")
+    (tmp_path / "faulty_game.py").write_text(BROKEN_GAME, encoding="utf-8")
     settings = ["--policy", "xs", "--random", "3", "--demonstrations", "0", "--rl.practice.iterations", "1"]
-    assert main(["train", "grpo", "--worlds", "game.py:Broken", "--to", "run", *settings]) == 1
+    assert main(["train", "grpo", "--worlds", "faulty_game.py:Broken", "--to", "run", *settings]) == 1
     problem = capsys.readouterr().err.splitlines()[-1]
     assert problem.startswith("error: no episode can be imitated: 3 of 3 episodes could not be scored: 3 x")
-    assert "game.py:16: KeyError: 'gone'" in problem and "flatten" not in problem
+    assert "faulty_game.py:16: KeyError: 'gone'" in problem and "flatten" not in problem

@@ -154,6 +154,7 @@ for command, names in json.loads(sys.argv[1]).items():
         outcomes[command] += try_mistake([*words, "--device", "gpu"], "unknown device 'gpu'")
     if "policy" in names:
         data = ["--data", "missing"] if "data" in names else []
+        data += ["--memory.folder", "missing"] if command == "bench trad" else []
         outcomes[command] += try_mistake([*words, *data, "--policy", "misspelt"], "unknown policy 'misspelt'")
 for verb in VERBS:
     outcomes[verb] = outcomes.get(verb, []) + try_mistake([verb, "--sead", "1"], "sead")

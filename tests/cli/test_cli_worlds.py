@@ -26,7 +26,7 @@ def test_list(capsys):
         "entailment functions graded gridworld gymnasium "
         "household http https kitchen lookup maths maze microwave minigrid movie openenv plume preference problems "
         "prompts reading reasoning rules science sciworld searchqa sheet shop site sql textarena textcraft textworld "
-        "todo verifiers weather webreplay wordle workshop"
+        "todo verifiers virtualhome weather webreplay wordle workshop"
     )
     assert names == ["world", *embedded.split()]
     assert "hidden database" in " ".join(shown.split())

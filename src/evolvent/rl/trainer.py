@@ -368,7 +368,7 @@ class RLSpec:
     settings: str = ""
     on_start: Callable[[PolicyTrainer], None] | None = field(default=None, repr=False)
     single_update_objective: Objective | None = field(default=None, repr=False)
-    candidate_divisor: CandidateDivisor = "words"
+    candidate_divisor: CandidateDivisor = field(default="words", repr=False)  # part of `settings`, where it differs
 
 
 class PolicyTrainer:
