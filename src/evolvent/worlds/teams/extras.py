@@ -470,7 +470,7 @@ def _open_hand(*, scenario: str = "AdroitHandDoor-v1", agents: int | None = None
         env = gymnasium.make(scenario, max_episode_steps=_NO_LIMIT, disable_env_checker=True)
     except AssertionError as error:  # gymnasium-robotics 1.4.2, utils/mujoco_utils.py, compares types of joints
         message = f"{scenario} cannot be made with mujoco {mujoco.__version__}"
-        hint = "Shadow hands run with mujoco 3.8 and earlier, Adroit hands with later ones too"
+        hint = "Shadow hands run with mujoco 3.11 and earlier, Adroit hands with later ones too"
         raise ConfigError([Problem("scenario", message, hint)]) from error
     model = env.unwrapped.model
     names = [mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_ACTUATOR, index) or "" for index in range(model.nu)]
