@@ -21,11 +21,11 @@ import logging
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from evolvent.errors import (
     ConfigError,
@@ -332,7 +332,7 @@ class _PlayEnv:
         self._actions = []
         self._play = None
         play: object = self._world.play(copy.deepcopy(dict(self._task.spec)))
-        if not isinstance(play, Generator):
+        if not isinstance(play, Iterator):
             raise EnvLost(
                 f"play of world {self._world.name!r} is not a generator",
                 value=repr(play),
@@ -343,7 +343,7 @@ class _PlayEnv:
         except StopIteration as stop:
             message = f"play of world {self._world.name!r} ended before its first observation"
             raise EnvLost(message, value=repr(stop.value), expected="a yield before the return") from None
-        self._play = play
+        self._play = cast(Play, play)
         observation, _, info = _read_turn(turn, self._world.name)
         return observation, info
 
