@@ -83,19 +83,19 @@ METHODS: dict[str, dict[str, MethodEntry]] = {
             (_settings("rl_grpo"), ("../grpo_on_your_data.md", "GRPO on your data"), _RL),
         ),
         "ppo": MethodEntry(
-            "PPO, TWOSOME and token PPO",
+            "PPO, TWOSOME, GLAM and token PPO",
             "ppo",
             "Episodes of several steps with rewards on the way: a critic says which step earned them. At the level "
             "`listed`, a world that lists its admissible actions can be learned from nothing.",
             "evolvent train ppo --worlds crafting",
             "PPOConfig",
-            (_settings("rl_ppo"), _settings("rl_twosome"), _settings("rl_token_ppo"), _RL),
+            (_settings("rl_ppo"), _settings("rl_twosome"), _settings("rl_glam"), _settings("rl_token_ppo"), _RL),
         ),
         "poad": MethodEntry(
             "POAD",
             "poad",
-            "Actions are long texts, and some of their tokens matter more than others. With actions of one or two "
-            "tokens it is PPO.",
+            "Actions are long texts, and some of their tokens matter more than others. With actions of one "
+            "token it equals PPO.",
             "evolvent train poad --worlds crafting",
             "POADConfig",
             (_settings("rl_poad"), _paper("poad", "POAD"), _MECHANISMS),

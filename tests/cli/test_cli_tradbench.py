@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from evolvent.bench.suite import list_panels
 from evolvent.cli.main import main
+from evolvent.cli.setup.agent_options import MemoryConfig, TokenUsage
 from evolvent.cli.setup.registry import load_worlds
+from evolvent.cli.tradbench import TradBenchConfig, _describe_order, _SystemResult
 from evolvent.store.store import Store
 from evolvent.worlds.web_replay.generated import write_rows
 from evolvent.worlds.web_replay.world import WebReplayWorld
@@ -151,3 +155,13 @@ def test_mind2webs_files_are_scored_by_steps(tmp_path, capsys):
 def test_mistakes_are_told_before_anything_is_played(words, said, capsys):
     assert main(["bench", "trad", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_system_that_was_not_scored_is_last_and_told():
+    """It used to be shown with 0 %."""
+    world = load_worlds(("lookup",))["lookup"]
+    panel = list_panels({"lookup": world}, split="test", tiers=("seen",), limit=1)[0]
+    scores = {"zero_shot": None, "synapse": 0.0, "trad": 1.0}
+    results = [_SystemResult(name, panel, (), (score,), None, TokenUsage()) for name, score in scores.items()]
+    config = TradBenchConfig(systems=("trad", "synapse", "zero_shot"), memory=MemoryConfig(folder=Path("memory")))
+    assert _describe_order(results, config) == ["lookup/seen: trad 100%, synapse 0%, zero_shot not scored"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from evolvent.engine.endpoint import Endpoint
-from evolvent.errors import ConfigError
+from evolvent.errors import ConfigError, EndpointError
 from evolvent.models.adapters import AdapterConfig, adapt
-from evolvent.scale.adapter_handover import AdapterPublisher
+from evolvent.scale.adapter_handover import AdapterPublisher, measure_sampler_difference
 from evolvent.scale.endpoint_backend import choose_hand_over
 from tests.learn.byte_policy import byte_policy
 from tests.serve.small_policy import scripted
@@ -75,6 +76,13 @@ def test_a_server_that_refuses_the_first_adapter_gets_whole_weights(policies, tm
     with caplog.at_level(logging.WARNING):
         assert choose(Server(WHOLE, ADAPTER), policies["lora"], tmp_path, sends_adapters=None) is False
     assert "whole weights are handed over" in caplog.text and "--enable-lora --max-lora-rank 8" in caplog.text
+
+
+def test_a_server_that_samples_nothing_does_not_pass_for_one_with_the_same_base(policies):
+    """Empty replies used to count as a difference of 0."""
+    silent = SimpleNamespace(root="http://there", complete=lambda *prompt, **settings: SimpleNamespace(tokens=None))
+    with pytest.raises(EndpointError, match=r"http://there returned no tokens to compare with the policy: got 4 empty"):
+        measure_sampler_difference(silent, policies["lora"])
 
 
 @pytest.mark.parametrize(("routes", "sends_adapters"), [((WHOLE, ADAPTER), True), ((ADAPTER,), None)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evolvent.cli.setup.registry import load_world
-from evolvent.errors import ConfigError
+from evolvent.errors import ConfigError, VersionMismatch
 from evolvent.worlds.datasci.files import read_csv_sets
 
 pytest.importorskip("sklearn")
@@ -18,7 +18,7 @@ def write(path, head, rows):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two classes that a line tells apart, with a name, a gap and a colour; three classes; and a file without any."""
+    """Two classes that a line tells apart, with a name, a gap and a color; three classes; and a file without any."""
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=(60, 2)).round(3)
     rows = [
@@ -70,6 +70,26 @@ def test_a_folder_without_files_is_told(tmp_path):
         load_world(f"datasci:code:{tmp_path}")
     with pytest.raises(ConfigError, match=r"datasci:code:FOLDER runs programs on your CSV files"):
         load_world("datasci:cod")
+
+
+def test_a_file_named_as_a_set_of_the_library_is_in_every_split(folder):
+    """`wine` is a set of the library, for one split alone."""
+    (folder / "other.csv").rename(folder / "wine.csv")
+    world = load_world(f"datasci:code:{folder}")
+    for split in ("train", "dev", "test"):
+        assert {task.spec["data"] for task in world.tasks(split, "seen")} == {"shop", "wine"}
+
+
+def test_tasks_of_files_that_were_changed_are_refused(folder):
+    before = load_world(f"datasci:code:{folder}")
+    task = before.tasks("train", "seen")[0]
+    assert load_world(f"datasci:code:{folder}").make(task)
+    text = (folder / "other.csv").read_text()
+    (folder / "other.csv").write_text(text.replace("0,0.0,1", "0,0.001,1", 1))
+    after = load_world(f"datasci:code:{folder}")
+    assert after.version != before.version
+    with pytest.raises(VersionMismatch):
+        after.make(task)
 
 
 @pytest.mark.long

@@ -262,8 +262,12 @@ def _describe_order(results: Sequence[_SystemResult], config: TradBenchConfig) -
     lines = []
     for panel_name in dict.fromkeys(result.panel.name for result in results):
         by_system = {result.system: result for result in results if result.panel.name == panel_name}
-        ranked = sorted(by_system.values(), key=lambda result: -(result.mean or 0.0))
-        order = ", ".join(f"{result.system} {format_rate(result.mean or 0.0)}" for result in ranked)
+        ranked = sorted(
+            by_system.values(), key=lambda result: -1.0 if result.mean is None else result.mean, reverse=True
+        )
+        order = ", ".join(
+            f"{result.system} {'not scored' if result.mean is None else format_rate(result.mean)}" for result in ranked
+        )
         lines.append(f"{panel_name}: {order}")
         if web := by_system[config.systems[0]].web:
             shown = 1 - web.missed / web.steps if web.steps else 0.0

@@ -126,7 +126,7 @@ class Node(Protocol):
 class Sampling:
     """The distribution to sample from.
 
-    Order: logits / temperature, then top-k, then top-p, then renormalise. Temperature 0 is greedy (log-probability 0).
+    Order: logits / temperature, then top-k, then top-p, then renormalize. Temperature 0 is greedy (log-probability 0).
     top_k 0 and top_p 1 keep everything.
     """
 

@@ -320,7 +320,7 @@ class Endpoint:
         """Checks that the endpoint has the routes that load adapters, without loading any.
 
         Raises:
-            ConfigError: it has not. EndpointError: no answer in time.
+            ConfigError: a route is missing. EndpointError: no answer in time.
         """
         self._check_route(
             "/v1/load_lora_adapter",

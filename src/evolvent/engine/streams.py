@@ -113,7 +113,7 @@ def distribution(
     """Computes log-probabilities `[N, V]` after the settings of each row `[N]`.
 
     Order: only `allowed [N, V]` tokens, logits / temperature, the `top_k` largest (0: all), the smallest set of largest
-    probabilities that reaches `top_p`, renormalised. Temperature 0 puts all probability on the largest logit. Of equal
+    probabilities that reaches `top_p`, renormalized. Temperature 0 puts all probability on the largest logit. Of equal
     logits the lower token id counts as larger. Rows with NaN or infinite logits are all NaN.
     """
     import torch

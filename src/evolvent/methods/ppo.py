@@ -37,6 +37,7 @@ from evolvent.run import Run
 from evolvent.trajectory import Task
 
 if TYPE_CHECKING:
+    from evolvent.agents.candidates import CandidateDivisor
     from evolvent.learn.objectives import Objective
 
 __all__ = ["TOKEN", "PPOConfig", "build_objective", "build_preset", "ppo"]
@@ -47,7 +48,7 @@ class PPOConfig(ImportanceCorrection):
 
     level: Literal["token", "action", "listed"] = Field(default="action", description="what a decision is")
     gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="of generalised advantage estimation")
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="of generalized advantage estimation")
     clip_range: float = Field(default=0.2, gt=0, description="of the ratio, and of values")
     clip_high: float | None = Field(default=None, gt=0, description="the ratio's upper clip; none: the same")
     entropy_coef: float = Field(default=1e-2, ge=0, description="coefficient of the entropy bonus")
@@ -74,6 +75,11 @@ class PPOConfig(ImportanceCorrection):
                 "importance_correction cannot be used when the policy chooses among listed actions; leave it out"
             )
         return self
+
+    @property
+    def candidate_divisor(self) -> CandidateDivisor:
+        """Returns what the log-probability of a listed action is divided by."""
+        return "one" if self.normalization == "sum" else self.normalization
 
 
 TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy_coef": 0.0, "target_kl": None, "whiten": True}
@@ -148,7 +154,7 @@ def ppo(policy: Policy, tasks: Sequence[Task], *, config: PPOConfig, run: Run[Po
         critic_loss,
         reference=config.kl > 0,
         action_level=config.level == "listed",
-        candidate_divisor="one" if config.normalization == "sum" else config.normalization,
+        candidate_divisor=config.candidate_divisor,
         settings=version_1_text(config),
     )
     with run.train_rl(policy, spec, [task.id for task in tasks]) as trainer:

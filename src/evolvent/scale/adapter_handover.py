@@ -120,7 +120,8 @@ def check_hand_over_routes(endpoint: Endpoint, policy: Policy, *, sends_adapters
     Args:
         sends_adapters: True: adapters alone; False: whole weights; None: adapters where both sides can.
     Raises:
-        ConfigError: it has not, or the policy is no LoRA adapter; names what works. EndpointError: no answer.
+        ConfigError: a route is missing, or the policy is not a LoRA adapter; names what works.
+        EndpointError: no answer.
     """
     if sends_adapters and not uses_adapter(policy):
         message = "the policy is not a LoRA adapter, which alone could be handed over"
@@ -178,6 +179,9 @@ def measure_sampler_difference(endpoint: Endpoint, policy: Policy) -> float:
     """Returns the mean absolute difference of log-probabilities between an endpoint and a policy, in nats.
 
     The endpoint samples a few tokens at temperature 1 after tokens from all over the vocabulary.
+
+    Raises:
+        EndpointError: it returned no token, so that nothing can be compared. Others: see `Endpoint.complete`.
     """
     special = set(policy.tokenizer.all_special_ids)
     ordinary = [index for index in range(len(policy.tokenizer)) if index not in special]
@@ -190,7 +194,13 @@ def measure_sampler_difference(endpoint: Endpoint, policy: Policy) -> float:
         if reply.tokens is not None and len(reply.tokens.ids):
             logprobs = _compute_logprobs(policy, prompt, reply.tokens.ids.tolist())
             differences.append(np.abs(logprobs - reply.tokens.logprobs).mean())
-    return float(np.mean(differences)) if differences else 0.0
+    if not differences:
+        raise EndpointError(
+            f"{endpoint.root} returned no tokens to compare with the policy",
+            value=f"{_NUM_PROBES} empty replies",
+            expected="token ids and log-probabilities",
+        )
+    return float(np.mean(differences))
 
 
 @torch.no_grad()

@@ -147,7 +147,7 @@ class AgentConfig(ModelConfig):
         default="xs", description="who plays: a size, a model (folder, GGUF file, name), or a run; then --agent policy"
     )
     endpoint: str = Field(
-        default="", description="where it plays: the URL, as http://127.0.0.1:8000/v1; then --agent endpoint"
+        default="", description="the server whose model plays, as http://127.0.0.1:8000/v1; then --agent endpoint"
     )
     model: str = Field(default="", description="for the agent endpoint: the model to ask there")
     dialect: ServerDialect = Field(default="openai", description="for the agent endpoint: what it speaks")

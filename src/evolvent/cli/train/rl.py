@@ -340,8 +340,7 @@ def _is_action_level(config: Any) -> bool:
 
 def _find_divisor(config: Any) -> CandidateDivisor:
     """Returns what the log-probability of a listed action is divided by."""
-    normalization: Literal["words", "tokens", "sum"] = getattr(config.rl, "normalization", "words")
-    return "one" if normalization == "sum" else normalization
+    return config.rl.candidate_divisor if isinstance(config.rl, PPOConfig) else "words"
 
 
 def _restricts_actions(config: Any) -> bool:

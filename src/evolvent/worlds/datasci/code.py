@@ -305,6 +305,8 @@ class DataSciCode:
         self.table = read_table() if table is None else table
         self.problems = () if files is None else files.problems
         self._files = files
+        if files is not None:  # tasks of files that were changed since are refused
+            self.name, self.version = "datasci-code-files", f"{type(self).version}-{files.digest}"
         self.salt, self.count, self.limits, self.penalty = salt, count, limits, penalty
         self.sizes, self.horizon = sizes or Sizes(), horizon
         self.reward_range = (min(0.0, penalty), 1.0)
@@ -312,7 +314,8 @@ class DataSciCode:
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         """Returns data sets x wordings x hints of a split; raises ConfigError for an unknown name."""
         check_names(split, tier, self.tiers)
-        return build_panel(self, split, self.table, max_tasks=self.sizes.of(split))
+        names = None if self._files is None else self._files.sets
+        return build_panel(self, split, self.table, max_tasks=self.sizes.of(split), names=names)
 
     def key(self, task: Task) -> str:
         """Returns the identity of a task: data set, wording and hint."""

@@ -11,6 +11,7 @@ because other folds and a little noise are drawn for each task.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,14 @@ class CsvSets:
     sets: Mapping[str, DataSet]
     table: Table
     problems: tuple[Problem, ...]
+
+    @property
+    def digest(self) -> str:
+        """Returns a digest of the rows and labels of all data sets, 12 hexadecimal digits."""
+        digest = hashlib.sha256()
+        for name, data in sorted(self.sets.items()):
+            digest.update(f"{name} {data.rows.shape} ".encode() + data.rows.tobytes() + data.labels.tobytes())
+        return digest.hexdigest()[:12]
 
     def success_threshold(self, name: str) -> float:
         """Returns the score that counts as success."""
@@ -116,7 +125,7 @@ def _read_csv(file: Path, problems: list[Problem]) -> DataSet | None:
 
 
 def _parse_labels(column: pa.ChunkedArray, name: str) -> tuple[str, NDArray[np.int64]]:
-    """Returns the reason why a column is no label, empty where it is one, and the class of each row."""
+    """Returns the reason why a column is not a label, empty where it is, and the class of each row."""
     texts = pc.cast(column, pa.string())
     if texts.null_count or pc.any(pc.equal(texts, "")).as_py():
         return f"has rows without a label in column {name!r}", np.zeros(0, np.int64)

@@ -6,7 +6,7 @@ data set has: its scale, its selection, its model, or any of these together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any
@@ -60,15 +60,23 @@ _FACT_WORDS = (
 )
 
 
-def build_panel(world: World, split: str, table: Table, *, max_tasks: int) -> tuple[Task, ...]:
-    """Returns the tasks of a split, drawn by hash from data sets x wordings x hints; at most `max_tasks`."""
-    tasks = [_build_task(world, split, spec, table) for spec in _iterate_specs(split, table)]
+def build_panel(
+    world: World, split: str, table: Table, *, max_tasks: int, names: Iterable[str] | None = None
+) -> tuple[Task, ...]:
+    """Returns the tasks of a split, drawn by hash from data sets x wordings x hints.
+
+    Args:
+        max_tasks: maximum number of tasks.
+        names: of the data sets; None: the library's own of this split.
+    """
+    if names is None:
+        names = [name for name, set_split in SETS.items() if set_split == split and name in table.scores]
+    tasks = [_build_task(world, split, spec, table) for spec in _iterate_specs(split, names)]
     return tuple(sorted(tasks, key=lambda task: sample_seed("datasci", task.spec["form"], task.kind))[:max_tasks])
 
 
-def _iterate_specs(split: str, table: Table) -> Iterator[dict[str, Json]]:
-    own = [name for name, set_split in SETS.items() if set_split == split and name in table.scores]
-    for name in (*own, *(name for name in table.scores if name not in SETS)):  # a user's sets are in every split
+def _iterate_specs(split: str, names: Iterable[str]) -> Iterator[dict[str, Json]]:
+    for name in names:
         for form in FORMS[split]:
             for hint in HINTS:
                 yield {"data": name, "form": form, "hint": list(hint)}
