@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", bound=BaseModel)
 T = TypeVar("T")
 REDACTED = "<redacted>"
-_SHORT_FLAGS = frozenset({"to", "on"})  # former names that stay, without a warning, as short flags of the command line
+_SHORT_FLAGS = {"to": "output_dir", "on": "backend"}  # of every command that has the setting; no warning
 _SECRETS = frozenset(
     {"apikey", "authorization", "credential", "credentials", "key", "passwd", "password", "secret", "token"}
 )
@@ -270,7 +270,10 @@ class _SettingFields(dict[str, FieldInfo]):
             name = part
             if cls is not None:
                 former = {old: new for new, old in former_fields(cls).items()}
-                name = part if part in cls.model_fields else former.get(part, part)
+                short = _SHORT_FLAGS.get(part, part)
+                name = (
+                    part if part in cls.model_fields else former.get(part, short if short in cls.model_fields else part)
+                )
                 cls = _nested_class(cls.model_fields[name].annotation) if name in cls.model_fields else None
             uses_former_name |= part != name and part not in _SHORT_FLAGS
             parts.append(name)

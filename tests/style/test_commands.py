@@ -24,7 +24,7 @@ from evolvent.cli.train.rl import METHODS
 from evolvent.cli.train.rl import make_command as reinforced
 from evolvent.cli.train.search import COMMANDS as DISTILLED
 from evolvent.cli.train.sequence import COMMANDS as SEQUENCES
-from evolvent.config import list_settings
+from evolvent.config import list_settings, present_path
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "knobs.json"
@@ -98,6 +98,13 @@ def test_knobs_are_few_and_described(verb):
     found = list_settings(_config(verb))
     assert 0 < len(found) <= MOST.get(verb, 45)
     assert not [knob.path for knob in found if not knob.description]
+
+
+@pytest.mark.parametrize("verb", CONFIGURED)
+def test_the_folder_of_a_run_is_named_by_to(verb):
+    """Commands that were added later used to refuse `--to`, which the guides write."""
+    if "output_dir" in _config(verb).model_fields:
+        assert present_path(_config(verb), "to") == "output_dir"
 
 
 @pytest.fixture(scope="module")
