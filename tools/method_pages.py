@@ -342,7 +342,7 @@ _INTRODUCTION = [
 
 
 def _page(entry: MethodEntry, summary: str, paragraphs: list[str]) -> str:
-    lines = [f"# {entry.title}", "", summary, "", *_render(paragraphs)]
+    lines = [f"# {entry.title}", "", _strip_name(summary), "", *_render(paragraphs)]
     lines += ["", "## When to use it", "", entry.when, "", "## Run it", "", f"    {entry.command}", ""]
     lines.append(f"The method is `src/evolvent/methods/{entry.module}.py`.")
     if entry.config:

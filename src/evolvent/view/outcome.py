@@ -258,7 +258,7 @@ def _build_sentence(main: str, difference: Interval | None, reason: str) -> str:
     interval_text = f"95 % interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}, paired by task"
     return (
         f"Exploration on one seed: {main} {outcome_text} its train-matched control ({interval_text}); {verdict}. "
-        f"One seed is no proof: another may differ."
+        f"One seed is not proof: another may differ."
     )
 
 
