@@ -500,7 +500,7 @@ CASES = (
     Case(
         "R3",
         "Products of large weights have the same bits whatever rows are beside, one row included.",
-        _in("models/test_cpu_linear", "packed_products_are_those_of_torch_whatever_the_rows_beside")
+        _in("models/test_cpu_layers", "packed_products_are_those_of_torch_whatever_the_rows_beside")
         + _in("engine/test_local", "packed_weights_give_the_same_answers_whatever_is_beside"),
     ),
     Case(

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from benchmarks.rates import RateGrid
 from benchmarks.reporting import versions
-from benchmarks.study import play_once, read_cells
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Script
 from evolvent.bench.results import ArmResult, collect_outcomes, read_costs
@@ -33,7 +33,6 @@ from evolvent.bench.study import Arm, ArmRun, Gate, PrimaryComparison, Study, St
 from evolvent.bench.verdict import read_summary, to_json
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
-from evolvent.errors import ConfigError
 from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -245,15 +244,10 @@ def _shown_tasks(plan: ChainPlan, world: Chain, seed: int) -> list[Task]:
 
 def tune(plan: ChainPlan, folder: Path) -> Iterable[str]:
     """Tries every rate of every arm that has no cell yet, on the dev panel; yields a line for each."""
-    for kind in ARMS:
-        for rate in plan.rates:
-            key = f"tuning-{kind}-{rate:g}"
-            row = play_once(folder, key, tuning_digest(plan), partial(_try_rate, plan, folder, kind, rate))
-            if row is not None:
-                yield f"{key} {row['success']:.3f}"
+    return _grid(plan).tune(folder, partial(_try_rate, plan, folder))
 
 
-def _try_rate(plan: ChainPlan, folder: Path, kind: str, rate: float) -> dict[str, Any]:
+def _try_rate(plan: ChainPlan, folder: Path, kind: str, rate: float) -> float:
     length, seed = plan.tuned, plan.development
     base = make_base(plan, folder / "runs" / "tuning" / "base", length, seed)
     run, policy = train_arm(
@@ -267,8 +261,7 @@ def _try_rate(plan: ChainPlan, folder: Path, kind: str, rate: float) -> dict[str
         iterations=plan.tuned_iterations,
     )
     with run:
-        success = run.evaluate(policy, 0, split="dev")[0].mean
-    return {"digest": tuning_digest(plan), "arm": kind, "rate": rate, "success": success}
+        return run.evaluate(policy, 0, split="dev")[0].mean
 
 
 def tuning_digest(plan: ChainPlan) -> str:
@@ -276,35 +269,13 @@ def tuning_digest(plan: ChainPlan) -> str:
     return f"{sample_seed(canonical_json(plan.describe())):016x}"
 
 
-def tried(plan: ChainPlan, folder: Path, kind: str) -> dict[float, float]:
-    """Returns the success on dev of every rate of an arm that was tried."""
-    rows = read_cells(folder, tuning_digest(plan))
-    return {row["rate"]: row["success"] for row in rows if row["arm"] == kind}
+def _grid(plan: ChainPlan) -> RateGrid:
+    return RateGrid(ARMS, plan.rates, tuning_digest(plan))
 
 
 def choose_rates(plan: ChainPlan, folder: Path) -> dict[str, float]:
-    """Returns the best rate of every arm on dev, the lowest of equals.
-
-    Raises:
-        ConfigError: a rate was not tried, or the best one is at an end of the grid.
-    """
-    chosen = {}
-    for kind in ARMS:
-        success = tried(plan, folder, kind)
-        if set(success) != set(plan.rates):
-            raise ConfigError(
-                f"{len(success)} of {len(plan.rates)} rates of {kind!r} were tried", hint="run it with --tune first"
-            )
-        best = max(success.values())
-        chosen[kind] = min(rate for rate in plan.rates if success[rate] == best)
-        if chosen[kind] in (min(plan.rates), max(plan.rates)):
-            raise ConfigError(
-                f"the best rate of {kind!r} is at an end of the grid",
-                value=chosen[kind],
-                expected=f"a rate inside {plan.rates}",
-                hint="widen the grid: a chosen end says that better rates were not tried",
-            )
-    return chosen
+    """Returns the best rate of every arm on dev (`RateGrid.choose`)."""
+    return _grid(plan).choose(folder)
 
 
 # ---------------------------------------------------------------- arms
@@ -394,7 +365,7 @@ def play_chains(folder: Path, *, seeds: Sequence[int], step: str, quick: bool) -
         for line in tune(plan, folder):
             print(line, flush=True)
         if step == "tune":
-            return {"benchmark": "r3 chains", "rates": {kind: dict(tried(plan, folder, kind)) for kind in ARMS}}
+            return {"benchmark": "r3 chains", "rates": {kind: _grid(plan).tried(folder, kind) for kind in ARMS}}
     if step == "play":
         rates = dict.fromkeys(ARMS, plan.rates[1]) if quick else choose_rates(plan, folder)
         run_study(build_study(plan, rates, seeds), folder, observe=_print_event)

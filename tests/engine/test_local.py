@@ -24,7 +24,7 @@ from evolvent.errors import (
     VocabularyMismatch,
     WeightsChanged,
 )
-from evolvent.models.cpu_linear import packs_weights
+from evolvent.models.cpu_layers import packs_weights
 from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, Policy, llama, model_of
 
 SETTINGS = (Sampling(), Sampling(temperature=0.7), Sampling(top_k=5), Sampling(top_p=0.8), GREEDY)
@@ -115,7 +115,7 @@ def test_any_order_of_asks_equals_recomputation(policies: dict[str, Policy], nam
 def packing(monkeypatch):
     """Engines pack the weights of small models, as they do those of large ones."""
     monkeypatch.setattr("evolvent.engine.fused._MAX_COPIED", 0)
-    monkeypatch.setattr("evolvent.models.cpu_linear.MIN_PRETRAINED", 1)
+    monkeypatch.setattr("evolvent.models.cpu_layers.MIN_PRETRAINED", 1)
     if not packs_weights(torch.zeros(2, 2), 10):
         pytest.skip("needs PyTorch with oneDNN on this processor")
 

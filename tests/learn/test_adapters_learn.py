@@ -18,7 +18,7 @@ from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors, merge_adapter, trainable
-from evolvent.models.cpu_linear import packs_weights
+from evolvent.models.cpu_layers import packs_weights
 from evolvent.models.policy import load_policy
 from evolvent.scale.local_backend import LocalBackend
 
@@ -179,7 +179,7 @@ def test_the_local_engine_serves_what_can_be_merged(kind):
 def packing(monkeypatch):
     """Engines pack the weights of small models, as they do those of large ones."""
     monkeypatch.setattr("evolvent.engine.fused._MAX_COPIED", 0)
-    monkeypatch.setattr("evolvent.models.cpu_linear.MIN_PRETRAINED", 1)
+    monkeypatch.setattr("evolvent.models.cpu_layers.MIN_PRETRAINED", 1)
     if not packs_weights(torch.zeros(2, 2), 10):
         pytest.skip("needs PyTorch with oneDNN on this processor")
 

@@ -29,7 +29,7 @@ from evolvent.engine.arena import Arena, Shape, StateShape
 from evolvent.engine.fused import FusedDecoder, fused_obstacle
 from evolvent.engine.streams import Group, Plan, plan
 from evolvent.errors import ConfigError, EngineError, boundary
-from evolvent.models.cpu_linear import release_heap, release_pages
+from evolvent.models.cpu_layers import release_heap, release_pages
 from evolvent.models.tuned import plain_model
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Of a small model in float32 it holds fused copies of the weights (query-key-value, gate-up; norm weights multiplied in),
 taken when the engine syncs: there the calls cost more than the numbers. Of a large model on a CPU it holds packed
-copies (`models/cpu_linear.py`), and the memory of the model's own weights is given back until they are read again if
+copies (`models/cpu_layers.py`), and the memory of the model's own weights is given back until they are read again if
 they come from a file. Of other models it reads the model's own weights and copies those of queries, keys and values
 alone. Linear layers see the flat list of new tokens. Queries and keys are stored with the pairs that RoPE turns side by
 side, so that a rotation is one complex product; scores do not change under that permutation.
@@ -40,7 +40,7 @@ from torch.nn import functional as F
 
 from evolvent.engine.arena import Arena, Shape
 from evolvent.engine.streams import Plan
-from evolvent.models.cpu_linear import multiply_packed, pack_weight, packs_weights
+from evolvent.models.cpu_layers import multiply_packed, pack_weight, packs_weights
 from evolvent.models.nf4 import count_weights
 from evolvent.models.tuned import kind_of
 

@@ -45,7 +45,7 @@ from evolvent.engine.streams import (
 )
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
-from evolvent.models.cpu_linear import release_heap
+from evolvent.models.cpu_layers import release_heap
 from evolvent.models.defaults import MIN_PRETRAINED
 from evolvent.models.placement import available_bytes, free_address_bytes
 

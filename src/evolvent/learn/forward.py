@@ -18,7 +18,7 @@ from evolvent.learn.objectives import Need, Outputs, require_output
 from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks, vocab_entropy, vocab_sample
 from evolvent.learn.parallel.ranks import vocab_logprobs as target_logprobs
 from evolvent.learn.token_sequences import Batch, TokenSequence, block_mask, collate_packed, collate_padded
-from evolvent.models.cpu_linear import linear_by_onednn
+from evolvent.models.cpu_layers import fast_layers
 from evolvent.models.defaults import MIN_PRETRAINED
 from evolvent.trajectory import sample_seed
 
@@ -355,7 +355,7 @@ def _compute_logits(
 
 def _fast_linear(model: PreTrainedModel) -> AbstractContextManager[None]:
     num_weights = sum(weight.numel() for weight in model.parameters())
-    return linear_by_onednn(model) if num_weights >= MIN_PRETRAINED else nullcontext()
+    return fast_layers(model) if num_weights >= MIN_PRETRAINED else nullcontext()
 
 
 def model_inputs(

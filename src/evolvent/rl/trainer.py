@@ -33,7 +33,7 @@ from evolvent.learn.objectives import Objective
 from evolvent.learn.prefix_sharing import build_batches, check_branches
 from evolvent.learn.progress import OptimizerNumbers, check_resumes
 from evolvent.learn.token_sequences import Batch, Row, TokenSequence, collate_packed, flatten, pack_rows
-from evolvent.models.cpu_linear import release_heap
+from evolvent.models.cpu_layers import release_heap
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import kind_of
 from evolvent.rl.advantages import Advantages

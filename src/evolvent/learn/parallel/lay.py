@@ -16,7 +16,7 @@ from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.parallel.ranks import Mesh, Parallelism, Ranks
 from evolvent.learn.parallel.stages import Pipeline, check_pipeline, split_into_stages
 from evolvent.learn.token_sequences import Batch
-from evolvent.models.cpu_linear import release_heap
+from evolvent.models.cpu_layers import release_heap
 from evolvent.models.defaults import MIN_PRETRAINED
 
 if TYPE_CHECKING:
