@@ -389,12 +389,11 @@ def build_verdict(success: Trend | None, returned: Trend | None, readings: Seque
     if not alarms:
         addition = "" if learns else " The reason is none of these: look at credit, the tasks and the learning rate."
         return f"{sentence} No sign is beyond its threshold.{addition}"
-    first_alarm, prefix = alarms[0], "Still, " if learns else ""
-    description = f"{first_alarm.sign.title}, {first_alarm.shown}. It means that {first_alarm.sign.means}."
+    first_alarm = alarms[0]
+    description = f"{first_alarm.sign.title}, {first_alarm.shown}. It can mean that {first_alarm.sign.means}."
     if len(alarms) == 1:
-        one_sign = "one sign is" if prefix else "One sign is"
-        return f"{sentence} {prefix}{one_sign} beyond its threshold: {description}"
-    return f"{sentence} {prefix}{len(alarms)} signs are beyond their thresholds. The first: {description}"
+        return f"{sentence} One sign is beyond its threshold: {description}"
+    return f"{sentence} {len(alarms)} signs are beyond their thresholds. The first: {description}"
 
 
 def _judge_learning(success: Trend | None, returned: Trend | None) -> tuple[bool, str]:
@@ -406,9 +405,10 @@ def _judge_learning(success: Trend | None, returned: Trend | None) -> tuple[bool
     kind, shown_trend = ("return", returned) if is_return_shown else ("success", success)
     if shown_trend is None:
         return False, "Nothing says whether it learns: no iteration has a success or a return."
-    name = "success in practice" if kind == "success" else "the return in practice"
+    name = "success in training" if kind == "success" else "the return in training"
     first, last = format_number(kind, shown_trend.first), format_number(kind, shown_trend.last)
-    duration = f"over {shown_trend.count} iterations"
+    compared = max(1, min(_RECENT_ITERATIONS, shown_trend.count // 2))
+    duration = f"(means of the first and last {compared} of {shown_trend.count} iterations)"
     if kind == "success" and shown_trend.last >= _SOLVED_RATE:
         return True, f"Nearly everything is solved: {name} is {last}. Little is left to learn here."
     plural = "s" if shown_trend.count > 1 else ""

@@ -1,0 +1,219 @@
+"""Parts that the studies on SmolLM2-135M-Instruct share: the start of a seed, its run, and the command line.
+
+    evolvent models get smollm2                   first, once
+    python -m benchmarks.NAME --tune              rates, on a development seed; resumes
+    python -m benchmarks.NAME [--seeds 0]         freezes the study with the chosen rates, and plays it; resumes
+    python -m benchmarks.NAME --report [--json]   prints what was played
+    python -m benchmarks.NAME --quick [--json]    a small copy in a temporary folder; supports no claim
+
+Weights, adapters and play are computed in bfloat16 with one thread. Several processes may share the seeds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.rates import RateGrid
+from benchmarks.reporting import RESULTS, about, command_line, finish, versions, write
+from benchmarks.study import prepare_process, study_run, summary_path, unpack
+from evolvent.bench.study import Study, StudyEvent, run_study
+from evolvent.bench.verdict import StudySummary, read_summary, to_json
+from evolvent.cli.setup import registry
+from evolvent.identity import version_1_values
+from evolvent.learn.learner import TrainConfig
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.placement import Placement
+from evolvent.models.policy import Policy
+from evolvent.run import Run
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from evolvent.trajectory import Json, canonical_json, sample_seed
+from evolvent.view.study import study_table
+from evolvent.worlds.base import World
+
+__all__ = ["PACKAGES", "Pretrained", "RealStudy", "describe_plan", "plan_digest", "play_command", "study_facts"]
+
+PACKAGES = ("evolvent", "torch", "transformers", "peft")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """The policy that a study begins with, and how it learns.
+
+    Args:
+        model: name of the pretrained model. rank: of its LoRA adapter, on all linear layers. context: in tokens.
+        batch_tokens: most tokens of an update.
+    """
+
+    model: str = "smollm2"
+    rank: int = 16
+    context: int = 1024
+    batch_tokens: int = 1024
+    warmup_steps: int = 10
+
+    def start(self, worlds: Sequence[World], seed: int) -> Policy:
+        """Returns the pretrained model with a new adapter."""
+        placement = Placement(dtype="bfloat16", context=self.context)
+        loaded = registry.resolve_policy(self.model, list(worlds), seed=seed, placement=placement)
+        adapter = AdapterConfig(kind="lora", rank=self.rank, alpha=2 * self.rank, targets=("all-linear",))
+        return adapt(loaded, adapter, seed=sample_seed("pretrained study", seed) % 2**31)
+
+    def train(self, rate: float) -> TrainConfig:
+        """Returns the settings of learning at a rate, which falls to a tenth."""
+        return TrainConfig(
+            lr=rate,
+            weight_decay=0.0,
+            warmup_steps=self.warmup_steps,
+            batch_tokens=self.batch_tokens,
+            max_tokens_per_forward=self.batch_tokens,
+            dtype="bfloat16",
+        )
+
+    def open_run(
+        self,
+        folder: Path,
+        worlds: Mapping[str, World],
+        *,
+        rate: float,
+        seed: int,
+        max_tokens: int | None = None,
+        panel: EvaluationPanel | None = None,
+    ) -> Run[Policy]:
+        """Opens a run in a folder; one that was interrupted goes on where it stopped."""
+        backend = LocalBackend(
+            worlds,
+            self.train(rate),
+            panel or EvaluationPanel(limit=2),
+            slots=64,
+            max_tokens=max_tokens,
+            placement=Placement(dtype="bfloat16", context=self.context),
+        )
+        return Run(folder, backend, seed=seed, settings=backend.settings())
+
+    def describe(self) -> dict[str, Any]:
+        """Returns everything as JSON values."""
+        return asdict(self) | {"train": version_1_values(self.train(1e-3))}
+
+
+@dataclass(frozen=True)
+class RealStudy:
+    """A study on a pretrained model, as the command line needs it.
+
+    Args:
+        name: of the module, after `benchmarks.`.
+        doc: the module's text.
+        grid: the rates that are tried first. try_rate: (folder, arm, rate) to the success on dev.
+        build: the study with the chosen rates and these seeds. seeds: all of it.
+        figures: what `--json` adds to the summary, from the summary and the folder.
+        quick: the same study, smaller, in which no rate is tuned; None for the quick one itself.
+        external: an option that names a folder of public data, its help, and what measures the played arms on it, from
+            the study's folder, that folder and the digest; None: there is no such option.
+    """
+
+    name: str
+    doc: str
+    grid: RateGrid
+    try_rate: Callable[[Path, str, float], float]
+    build: Callable[[Mapping[str, float], Sequence[int]], Study]
+    seeds: tuple[int, ...]
+    figures: Callable[[StudySummary, Path], Mapping[str, Json]]
+    quick: RealStudy | None = None
+    external: tuple[str, str, Callable[[Path, Path, str], None]] | None = None
+
+    def rates(self, folder: Path) -> dict[str, float]:
+        """Returns the chosen rates; the middle ones of a quick study, which tries none."""
+        if self.quick is None:
+            return dict.fromkeys(self.grid.arms, self.grid.rates[len(self.grid.rates) // 2])
+        return self.grid.choose(folder)
+
+
+def describe_plan(plan: Any) -> dict[str, Any]:
+    """Returns the fields of a plan, a dataclass, as JSON values; a protocol is described by its digest."""
+    values = {each.name: getattr(plan, each.name) for each in fields(plan)}
+    return {name: _describe_value(value) for name, value in values.items()}
+
+
+def _describe_value(value: Any) -> Any:
+    if isinstance(value, Pretrained):
+        return value.describe()
+    return value.digest if hasattr(value, "digest") else value
+
+
+def plan_digest(plan: Any) -> str:
+    """Returns 16 hex digits of a plan: cells of another plan are not read."""
+    return f"{sample_seed(canonical_json(describe_plan(plan))):016x}"
+
+
+def play_command(real: RealStudy, arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line of a study: tunes, plays, reports."""
+    parser = command_line(real.name, real.doc, quick="a small copy of the study in a temporary folder")
+    parser.add_argument("--tune", action="store_true", help="only try the learning rates")
+    parser.add_argument("--arms", nargs="+", help="play only these arms, and those they depend on")
+    parser.add_argument("--seeds", type=int, nargs="+", help="play only these seeds")
+    parser.add_argument("--report", action="store_true", help="print what was played")
+    if real.external is not None:
+        parser.add_argument(f"--{real.external[0]}", type=Path, metavar="DIR", dest="data", help=real.external[1])
+    options = parser.parse_args(arguments)
+    prepare_process()
+    chosen = real.quick if options.quick and real.quick is not None else real
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / real.name if options.quick else RESULTS / real.name
+        folder.mkdir(parents=True, exist_ok=True)
+        unpack(folder)
+        with study_run(folder):
+            unpack(folder)  # again: another process may have packed meanwhile
+            if options.tune:
+                for line in chosen.grid.tune(folder, lambda arm, rate: chosen.try_rate(folder, arm, rate)):
+                    print(line, flush=True)
+                found: dict[str, Any] = {arm: chosen.grid.tried(folder, arm) for arm in chosen.grid.arms}
+                return finish({"benchmark": real.name, "rates": found}, options)
+            if not options.report:
+                study = chosen.build(chosen.rates(folder), chosen.seeds)
+                run_study(study, folder, only=options.arms, seeds=options.seeds, observe=_print_event)
+                if chosen.external is not None and options.data is not None:
+                    chosen.external[2](folder, options.data, study.digest())
+            found = _summarize(chosen, folder, quick=options.quick)
+    if not options.quick:
+        write(summary_path(folder, real.name), found)
+    return finish(found, options)
+
+
+def _summarize(real: RealStudy, folder: Path, *, quick: bool) -> dict[str, Any]:
+    summary = read_summary(folder)
+    values = to_json(summary)
+    Console(width=110).print(study_table(values, width=110))
+    finished = sorted({seed for arm in summary.arms for seed in arm.by_seed})
+    figures = real.figures(summary, folder)
+    for name, value in figures.items():
+        print(f"{name:24} {value}")
+    return {
+        "benchmark": real.name,
+        "quick": quick,
+        "digest": summary.digest,
+        "verdict": summary.verdict,
+        "gate_passed": summary.gate_passed,
+        "gates": values["gates"],
+        "seeds": finished,
+        "frozen_seeds": list(summary.seeds),
+        **figures,
+        "rates": values["rates"],
+        "cpu_hours": round(sum(arm.cpu_s for arm in summary.arms) / 3600, 3),
+        "tokens": {arm.name: arm.tokens for arm in summary.arms},
+        "unfinished": values["unfinished"],
+        **about(*PACKAGES, threads=1),
+    }
+
+
+def study_facts(plan: Any, rates: Mapping[str, float]) -> dict[str, Any]:
+    """Returns what the result of a study depends on beside its arms, as JSON values."""
+    return {"plan": describe_plan(plan), "rates": dict(rates), "versions": versions(*PACKAGES)}
+
+
+def _print_event(event: StudyEvent) -> None:
+    if event.state != "known":
+        print(f"{event.arm} {event.seed} {event.state} {event.why}".rstrip(), flush=True)

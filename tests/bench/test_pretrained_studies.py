@@ -1,0 +1,149 @@
+"""The studies on SmolLM2: what is frozen, what their figures are made of, and the gates that they have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import comments_real, hammer_real, p3_real
+from benchmarks.pretrained import describe_plan, plan_digest
+from benchmarks.rates import RateGrid
+from evolvent.bench.study import ArmResult, ArmRun, Study, run_study
+from evolvent.bench.verdict import read_summary
+from evolvent.errors import ConfigError
+from evolvent.files import plain_json
+
+STUDIES = [hammer_real, p3_real, comments_real]
+
+
+@pytest.mark.parametrize("module", STUDIES)
+def test_a_plan_is_described_whole(module):
+    """Another rank, rate or number of tokens is another study, and its rates are tried anew."""
+    real = module.make(module.PLAN, module.make(module.QUICK))
+    rates = dict.fromkeys(real.grid.arms, real.grid.rates[1])
+    study = real.build(rates, real.seeds)
+    wider = replace(module.PLAN, pretrained=replace(module.PLAN.pretrained, rank=64))
+    assert plan_digest(wider) != plan_digest(module.PLAN) == real.grid.digest
+    assert study.digest() != module.build(wider, rates, real.seeds).digest()
+    assert study.digest() != real.build({**rates, real.grid.arms[0]: 1e-2}, real.seeds).digest()
+    assert study.gates and len(study.seeds) >= 3 and len(real.grid.rates) >= 3
+    assert plain_json(describe_plan(module.PLAN)) and real.quick is not None and real.quick.quick is None
+
+
+def test_a_rate_inside_the_grid_is_chosen_and_an_end_is_refused(tmp_path):
+    grid = RateGrid(("a", "b"), (1e-4, 1e-3, 1e-2), "0" * 16)
+    success = {("a", 1e-3): 0.5, ("b", 1e-3): 0.4, ("b", 1e-4): 0.4}
+    with pytest.raises(ConfigError, match="0 of 3 rates of 'a' were tried"):
+        grid.choose(tmp_path)
+    lines = list(grid.tune(tmp_path, lambda arm, rate: success.get((arm, rate), 0.0)))
+    assert len(lines) == 6 and lines[1] == "tuning-a-0.001 0.500"
+    assert list(grid.tune(tmp_path, lambda arm, rate: 1.0)) == [], "what was tried is kept"
+    with pytest.raises(ConfigError, match="best rate of 'b' is at an end of the grid"):
+        grid.choose(tmp_path)  # the lowest of equals
+    assert RateGrid(("a",), grid.rates, grid.digest).choose(tmp_path) == {"a": 1e-3}
+
+
+def _keep(study: Study, folder, results) -> None:
+    """Plays a study whose arms have these results: (arm, seed) to panel to how many of ten tasks succeed, and notes."""
+
+    def play(arm_run: ArmRun) -> ArmResult:
+        panels, notes = results[arm_run.arm, arm_run.seed]
+        outcomes = {
+            panel: tuple((f"{panel}-{number}", f"kind{number % 5}", number < right) for number in range(10))
+            for panel, right in panels.items()
+        }
+        return ArmResult(outcomes, {"trained": 1}, 36.0, notes)
+
+    run_study(replace(study, arms=tuple(replace(arm, play=play) for arm in study.arms)), folder)
+
+
+def test_hammer_saves_a_share_of_what_plain_loses(tmp_path):
+    study = hammer_real.build(hammer_real.QUICK, {"plain": 1e-3, "masked": 1e-3}, (0, 1, 2))
+    shares = {"base": (0, 0), "plain": (8, 3), "irrelevance": (8, 3), "masked_third": (8, 6), "masked": (7, 7)}
+    _keep(
+        study,
+        tmp_path,
+        {
+            (arm, seed): (
+                {"functions/plain": plain, "functions/renamed": renamed, "functions/irrelevant": 5},
+                {"plain": plain / 10, "drop": (plain - renamed) / 10},
+            )
+            for arm, (plain, renamed) in shares.items()
+            for seed in (0, 1, 2)
+        },
+    )
+    summary = read_summary(tmp_path)
+    found = hammer_real.figures(summary, tmp_path)
+    assert summary.gate_passed
+    assert found["drop"] == pytest.approx({"plain": 0.5, "irrelevance": 0.5, "masked_third": 0.2, "masked": 0.0})
+    assert found["drop_saved"] == pytest.approx(1.0) and found["plain_loss"] == pytest.approx(0.1)
+    assert found["masked_minus_plain_renamed_ci"][0] == pytest.approx(0.4)
+
+
+def test_p3_is_not_judged_where_its_score_cannot_tell_wrong_answers(tmp_path):
+    study = p3_real.build(p3_real.QUICK, {"random": 1e-3, "p3": 1e-3}, (0, 1, 2))
+    panels = [f"programs/{tier}" for tier in ("seen", "evo", "longer")]
+    results = {
+        (arm, seed): (dict.fromkeys(panels, right), {"auc": 0.6, "success": 0.2} if arm == "base" else {})
+        for arm, right in {"base": 2, "p3": 6, "random": 4, "pool": 4, "clean": 8}.items()
+        for seed in (0, 1, 2)
+    }
+    _keep(study, tmp_path, results)
+    summary = read_summary(tmp_path)
+    assert summary.gate_passed is False and summary.verdict.startswith("no verdict: gate AUC of the base's score")
+    found = p3_real.figures(summary, tmp_path)
+    assert found["p3_minus_random_ci"][0] == pytest.approx(0.2) and found["share_of_clean"] == pytest.approx(0.5)
+
+
+def test_the_auc_counts_pairs():
+    assert p3_real.measure_auc([0.9, 0.4, 0.5, 0.1], [True, True, False, False]) == 0.75
+    assert p3_real.measure_auc([1.0, 1.0], [True, False]) == 0.5
+
+
+def test_the_corpus_of_an_invented_library(tmp_path):
+    """The pairs of functions that are asked are in no corpus; comments say what the manual says of the calls below."""
+    splits = [set(comments_real._compositions(split)) for split in ("train", "dev", "test")]
+    assert [len(split) for split in splits] == [228, 38, 114] and not splits[0] & (splits[1] | splits[2])
+    assert {name for pair in splits[0] for name in pair} == set(comments_real.MANUAL)
+    plan = replace(comments_real.PLAN, sources=40, low=10)
+    corpus = comments_real.build_corpus(plan, 0)
+    assert sum(source.id.startswith("table") for source in corpus) == 10
+    assert corpus != comments_real.build_corpus(plan, 1)
+    for source in corpus:
+        names = comments_real.read_calls(source.text)
+        answer = comments_real.comment_source(source.text, 0.0, np.random.default_rng(0))
+        expected = [f"1: {comments_real.MANUAL[name]}" for name in names]
+        assert answer.splitlines() == (expected or ["SKIP"])
+        wrong = comments_real.comment_source(source.text, 1.0, np.random.default_rng(0)).splitlines()
+        assert not names or all(said != right for said, right in zip(wrong, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("y = vel.torka(vel.osket(x))", ["osket", "torka"]),
+        ("a = vel.torka(x)\nb = vel.osket(a)", ["torka", "osket"]),
+        ("numpy.torka(x)\nvel.osket", []),
+        ("def f(:", []),
+    ],
+)
+def test_calls_are_read_in_their_order_and_never_run(text, names):
+    assert comments_real.read_calls(text) == names
+
+
+def test_comments_are_compared_with_bare_code(tmp_path):
+    rights = {"base": 0, "raw": 1, "commented": 5, "filtered": 6, "commented_tokens": 4, "filtered_tokens": 5}
+    rights["right_tokens"] = 8
+    study = comments_real.build(comments_real.QUICK, {"raw": 1e-3, "filtered": 1e-3}, (0, 1, 2))
+    results = {
+        (arm, seed): ({"library/combo": right}, {"success": right / 10})
+        for arm, right in rights.items()
+        for seed in (0, 1, 2)
+    }
+    _keep(study, tmp_path, results)
+    found = comments_real.figures(read_summary(tmp_path), tmp_path)
+    assert found["comments_minus_raw_ci"][0] == pytest.approx(0.5)
+    assert found["minus_raw"]["commented_tokens"][0] == pytest.approx(0.3)
+    assert read_summary(tmp_path).gate_passed
