@@ -67,16 +67,17 @@ def test_first_and_last_iterations_are_compared(values: tuple[float, ...], found
     assert compute_trend(points(*values)) == found
 
 
+FIVE = "(means of the first and last 5 of 20 iterations)"
 ROSE, STAYED, FELL = Trend(0.02, 0.4, "rose", 20), Trend(0.02, 0.024, "stayed", 20), Trend(0.4, 0.1, "fell", 20)
 
 
 @pytest.mark.parametrize(
     ("success", "returned", "begins"),
     [
-        (ROSE, ROSE, "It is learning: success in training rose from 2.0 % to 40 % (means of the first and last 5 of 20 iterations). No sign"),
+        (ROSE, ROSE, f"It is learning: success in training rose from 2.0 % to 40 % {FIVE}. No sign"),
         (STAYED, STAYED, "It is not learning: success in training was 2.0 % at first and is 2.4 % now, no change"),
-        (FELL, None, "It is getting worse: success in training fell from 40 % to 10 % (means of the first and last 5 of"),
-        (STAYED, ROSE, "It is learning: the return in training rose from 0.02 to 0.4 (means of the first and"),
+        (FELL, None, f"It is getting worse: success in training fell from 40 % to 10 % {FIVE}."),
+        (STAYED, ROSE, f"It is learning: the return in training rose from 0.02 to 0.4 {FIVE}."),
         (None, STAYED, "It is not learning: the return in training was 0.02 at first and is 0.024 now"),
         (Trend(0.2, 0.96, "rose", 9), ROSE, "Nearly everything is solved: success in training is 96 %."),
         (Trend(0.2, 0.2, "early", 1), None, "It is early to say: success in training is 20 % after 1 iteration."),
