@@ -187,7 +187,7 @@ def run(argv: Sequence[str], console: Console) -> int:
 def share_prefixes(train: TrainConfig, policy: Policy) -> TrainConfig:
     """Returns training settings whose layout "auto" is resolved as in reinforcement learning.
 
-    Episodes of a world begin with the same instructions: on a CPU, sharing them halves the tokens to compute.
+    Episodes of a world begin with the same instructions: on a CPU, sharing them saves a third of the tokens to compute.
     """
     from evolvent.learn.prefix_sharing import resolve_rl_layout
 
