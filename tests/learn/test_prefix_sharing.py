@@ -21,7 +21,6 @@ from transformers import (
     RobertaConfig,
 )
 
-from evolvent.cli.evolve import share_prefixes
 from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory
 from evolvent.learn import forward
 from evolvent.learn.forward import compute_outputs
@@ -309,7 +308,6 @@ def test_who_shares() -> None:
     assert resolve_sharing(policy.model, "shared", alone) == PrefixSharing.from_model(policy.model)
     assert resolve_rl_layout("auto", policy.model) == "shared"
     assert resolve_rl_layout("packed", policy.model) == "packed"
-    assert share_prefixes(TrainConfig(lr=0.5), policy) == TrainConfig(lr=0.5, layout="shared")
     assert resolve_sharing(policy.model, "auto", alone) is None, "fit shares where it is asked to"
     assert (
         resolve_sharing(policy.model, "bucketed", alone) is None
@@ -319,7 +317,6 @@ def test_who_shares() -> None:
         resolve_sharing(policy.model, "shared", Parallelism(pp=2))
     policy.model.config.sliding_window = 8
     assert resolve_rl_layout("auto", policy.model) == "auto"
-    assert share_prefixes(TrainConfig(), policy) == TrainConfig()
     with pytest.raises(ConfigError, match="layout: shared rows need full attention and explicit positions"):
         resolve_sharing(policy.model, "shared", alone)
 

@@ -153,7 +153,6 @@ def run(argv: Sequence[str], console: Console) -> int:
     config = fill_history(config, loaded_policy, console)
     initial = adapt(loaded_policy, config.adapter, seed=config.seed)
     check_working_memory(initial.model, context=initial.context, trains=True)
-    train = share_prefixes(config.train, initial) if facts.is_pretrained else config.train
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with open_backend(
         config.backend, config.worlds, worlds_by_name, threads=config.threads, prompt=prompt
@@ -162,7 +161,7 @@ def run(argv: Sequence[str], console: Console) -> int:
             folder,
             worlds_by_name,
             RunRecord("evolve", config, config.seed, ("evolve", "control"), "agentevol"),
-            train=train,
+            train=config.train,
             panel=config.panel.make_panel(),
             slots=config.slots,
             max_tokens=config.max_tokens,
@@ -182,16 +181,6 @@ def run(argv: Sequence[str], console: Console) -> int:
     console.print(summary(read_run(folder), width=console.width))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
-
-
-def share_prefixes(train: TrainConfig, policy: Policy) -> TrainConfig:
-    """Returns training settings whose layout "auto" is resolved as in reinforcement learning.
-
-    Episodes of a world begin with the same instructions: on a CPU, sharing them saves a third of the tokens to compute.
-    """
-    from evolvent.learn.prefix_sharing import resolve_rl_layout
-
-    return train.model_copy(update={"layout": resolve_rl_layout(train.layout, policy.model)})
 
 
 def _check_selection(config: EvolveConfig) -> None:
