@@ -16,7 +16,7 @@ help: ## print this list
 evolve: $(VENV)/.train ## the main job: clone, explore, learn, measure; ends by naming the report
 	@$(BIN)/evolvent evolve $(ARGS)
 
-evolve-real: $(VENV)/.real ## the same with a pretrained model of 135 million weights, in a quarter of an hour on two cores
+evolve-real: $(VENV)/.real ## the same with a pretrained model of 135 million weights, in half an hour on two cores
 	@$(BIN)/evolvent models get smollm2
 	@OMP_NUM_THREADS=2 $(BIN)/evolvent evolve --policy smollm2 --threads 2 $(ARGS)
 

@@ -19,6 +19,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from evolvent.engine import decoders
 from evolvent.engine.arena import Arena
 from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
 from evolvent.engine.decoders import ModuleDecoder, decoder_for
@@ -137,6 +138,34 @@ def test_half_precision_runs(dtype: torch.dtype) -> None:
         logits = model.float()(torch.arange(20)[None]).logits[0].log_softmax(-1)
     expected = logits[:-1].gather(1, torch.arange(1, 20)[:, None])[:, 0]
     np.testing.assert_allclose(scored.logprobs[1:], expected, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "differences", "kind"),
+    [
+        (torch.bfloat16, {0: 0.06, 1: 0.011, 2: 0.017}, FusedDecoder),
+        (torch.bfloat16, {0: 0.06, 1: 0.07, 2: 0.017}, ModuleDecoder),
+        (torch.float32, {0: 0.06, 1: 0.0, 2: 0.0}, ModuleDecoder),
+    ],
+)
+def test_a_text_on_which_rounding_grows_does_not_cost_the_fast_decoder(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    dtype: torch.dtype,
+    differences: dict[int, float],
+    kind: type[Any],
+) -> None:
+    measure = decoders._measure_difference
+
+    def differ(decoder: Any, model: Any, *, seed: int = 0) -> float:
+        return differences[seed] if isinstance(decoder, FusedDecoder) else measure(decoder, model, seed=seed)
+
+    monkeypatch.setattr(decoders, "_measure_difference", differ)
+    model = model_of(LlamaConfig(**GROUPED), noise=0.02).to(dtype)
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(decoder_for(model, capacity=CONTEXT), kind)
+    told = "llama: FusedDecoder differs from it by 0.06, so a slower decoder is tried"
+    assert (told in caplog.text) == (kind is ModuleDecoder)
 
 
 def test_the_choice_is_logged(caplog: pytest.LogCaptureFixture) -> None:

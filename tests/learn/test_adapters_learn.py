@@ -210,8 +210,8 @@ def test_merged_and_packed_weights_are_never_all_there_at_once(monkeypatch, pack
 def test_a_decoder_that_differs_leaves_the_next_one_whole_weights(monkeypatch, packing):
     measure = decoders._measure_difference
 
-    def differ(decoder, model):
-        return 1.0 if isinstance(decoder, fused.FusedDecoder) else measure(decoder, model)
+    def differ(decoder, model, **settings):
+        return 1.0 if isinstance(decoder, fused.FusedDecoder) else measure(decoder, model, **settings)
 
     monkeypatch.setattr(decoders, "_measure_difference", differ)
     policy = policy_of("lora", targets=("all-linear",))

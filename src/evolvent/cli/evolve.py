@@ -85,7 +85,7 @@ LAPTOP: Mapping[str, object] = {
     "train": {"lr": 5e-3, "betas": [0.9, 0.95], "batch_tokens": 512},
 }
 
-# What two cores can show in a quarter of an hour with a model of a hundred million weights, near what its study fixed
+# What two cores can show in half an hour with a model of a hundred million weights, near what its study fixed
 # (benchmarks/evolve_real.py). Rounds take a third of the rate of cloning: at the full rate the second round forgot what
 # cloning had taught (59.5 % of held-out tasks after 67.5 %).
 _BFLOAT16 = multiplies_bfloat16()

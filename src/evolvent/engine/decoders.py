@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import statistics
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -632,7 +633,7 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
                         del merged
                     else:
                         decoder = maker(plain, capacity=capacity)
-                    difference = _measure_difference(decoder, reference)
+                    difference = _typical_difference(decoder, reference, tolerance=tolerance)
                     if isinstance(decoder, ModuleDecoder) and decoder.shape.states and difference > tolerance:
                         decoder.one_by_one = True
                         difference = _measure_difference(decoder, reference)
@@ -649,6 +650,7 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
                     release_heap(sum(weight.numel() for weight in model.parameters()))
                 return decoder
             reason = f"{maker.__name__} differs from it by {difference:.2g}"
+            log.warning("%s: %s, so a slower decoder is tried", config.model_type, reason)
     raise ConfigError(
         f"a {config.model_type} model cannot share prefixes",
         value=reason,
@@ -657,8 +659,21 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
     )
 
 
-def _measure_difference(decoder: Decoder, model: PreTrainedModel) -> float:
-    """Returns the difference of the logits on a random text.
+def _typical_difference(decoder: Decoder, model: PreTrainedModel, *, tolerance: float) -> float:
+    """Returns the difference of the logits on a random text; in short numbers, where that is beyond the tolerance, the
+    median over three texts.
+
+    A text can lie where a model amplifies rounding: SmolLM2 in bfloat16, tuned until its loss was 0.0003, differed by
+    0.0503 on one of eight texts and by 0.011 to 0.017 on the others. A decoder that is wrong differs on all of them.
+    """
+    difference = _measure_difference(decoder, model)
+    if difference <= tolerance or next(model.parameters()).dtype not in _ROUNDING:
+        return difference
+    return statistics.median([difference, *(_measure_difference(decoder, model, seed=seed) for seed in (1, 2))])
+
+
+def _measure_difference(decoder: Decoder, model: PreTrainedModel, *, seed: int = 0) -> float:
+    """Returns the difference of the logits on a random text, which the seed draws.
 
     In float32 it is the largest difference, relative to the largest logit (at least 1). Shorter numbers round, and
     single logits of a large model differ by a tenth of the largest: there it is the root mean square of the differences
@@ -666,7 +681,7 @@ def _measure_difference(decoder: Decoder, model: PreTrainedModel) -> float:
     from the tenth on, it is 0.12.
     """
     weight = next(model.parameters())
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     ids = torch.from_numpy(rng.integers(0, decoder.vocabulary, _CHECKED_TOKENS)).to(weight.device)
     arena = Arena(decoder.shape, 2, _CHECKED_TOKENS + 1, dtype=weight.dtype, device=weight.device)
     row = np.array([1])
