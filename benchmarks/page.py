@@ -31,7 +31,7 @@ benchmark prints one JSON object with `--json`. Three numbers are a value and it
 
 Where nothing else is said: one thread of a shared two-core x86-64 machine, without a GPU. Ratios carry over to other
 machines, rates do not. What the figures mean, and what they do not, stands in the guides and on the pages of the
-papers; so do figures of benchmarks whose results are not kept as one file (rollout, train, worlds).
+papers; so do figures of benchmarks whose results are not kept as one file (rollout, train).
 """
 
 

@@ -1,4 +1,4 @@
-"""Speed of the battle world: `python -m benchmarks.teams_worlds [--quick] [--json]`.
+"""Speed of the battle world: `python -m benchmarks.teams_worlds [--quick] [--json] [--save]`.
 
 Random legal actions, one thread, CPU time without the choice of actions. `steps_per_cpu_s` counts steps of single games
 while 256 are played in one batch; `x_one_by_one` is that beside a batch of one. `x_plain` is that beside `PlainBattle`,
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reporting import about, command_line, finish
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.teams.battle import LAYOUTS, UNITS, BattleBatch, BattleWorld, UnitType
 
@@ -388,7 +388,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command_line("teams_worlds", __doc__, quick="two layouts and fewer steps")
+    parser = command_line("teams_worlds", __doc__, quick="two layouts and fewer steps", save=RESULTS / "teams_worlds.json")
     options = parser.parse_args(arguments)
     found = measure(quick=options.quick)
     print(table(found))
