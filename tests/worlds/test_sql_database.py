@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from evolvent.errors import EnvLost
 from evolvent.worlds.sql.database import FILE_LIMITS, MEMORY_LIMITS, Database, Limits, connect
+from evolvent.worlds.sql.image import build_image
 
 CREATE = {"t": "CREATE TABLE t (a INTEGER, b TEXT)", "u": "CREATE TABLE u (c INTEGER)"}
 ROWS = {"t": [(n, f"text {n}") for n in range(20)], "u": [(n,) for n in range(5)]}
@@ -352,3 +353,71 @@ def test_whatever_is_asked_is_answered_and_changes_nothing(database, text):
         answer = database.ask(query)
         assert bool(answer.error) or isinstance(answer.rows, list)
         assert database.run("SELECT COUNT(*), SUM(a) FROM t").rows == [(20, 190)]
+
+
+# ------------------------------------------------------------------ databases from the bytes of a file
+
+KEYED = {
+    "v": "CREATE TABLE v (id INTEGER PRIMARY KEY, name TEXT, size INTEGER)",
+    "w": "CREATE TABLE w (code INTEGER PRIMARY KEY, v_id INTEGER REFERENCES v(id))",
+}
+KEYED_ROWS = {"v": [(n, f"text {n}", 7 * n) for n in range(1, 20)], "w": [(n, n) for n in range(1, 6)]}
+TABLES = [(name, KEYED[name], KEYED_ROWS[name]) for name in KEYED]
+
+
+def read_all(database: Database) -> dict[str, list[object]]:
+    database._connection.set_authorizer(None)
+    tables = ("sqlite_master", *KEYED)
+    return {name: database._connection.execute(f"SELECT rowid, * FROM {name}").fetchall() for name in tables}
+
+
+def test_an_image_holds_what_statements_would_create():
+    image = build_image(TABLES)
+    assert image is not None and len(image) == 4096 * (1 + len(TABLES))
+    written, created = Database.from_image(image, KEYED), Database.in_memory(KEYED, KEYED_ROWS)
+    assert read_all(written) == read_all(created)
+    assert written._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [(1, "x" * 20_000), (1, 1.5), (1, None), (1, b"x"), (1, 1 << 40), (1, True), (-1, "x"), (1 << 20, "x")],
+    ids=str,
+)
+def test_values_that_an_image_cannot_hold_are_left_to_statements(row):
+    assert build_image([("t", "CREATE TABLE t (id INTEGER PRIMARY KEY, v)", [row])]) is None
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, -128, -129, 32767, 32768, -(1 << 31), (1 << 31) - 1, "", "é" * 80])
+def test_values_of_an_image_are_read_back(value):
+    image = build_image([("t", "CREATE TABLE t (id INTEGER PRIMARY KEY, v)", [(9, value)])])
+    database = Database.from_image(image, ["t"])
+    assert database.run("SELECT id, v FROM t").rows == [(9, value)]
+    database.close()
+
+
+def test_too_many_rows_for_a_page_are_left_to_statements():
+    rows = [(number, "x" * 40) for number in range(1, 101)]
+    assert build_image([("t", "CREATE TABLE t (id INTEGER PRIMARY KEY, v)", rows)]) is None
+    assert build_image([("t", "CREATE TABLE t (id INTEGER PRIMARY KEY, v)", rows[:80])]) is not None
+
+
+def test_a_reused_connection_knows_nothing_of_the_database_before():
+    """All guards stand, tables and rows are the new ones, and a closed database does not answer with them."""
+    first = Database.from_image(build_image(TABLES), KEYED)
+    connection = first._connection
+    assert first.run("SELECT COUNT(*) FROM v").rows == [(19,)]
+    first.close()
+    first.close()
+    second = Database.from_image(build_image([("t", "CREATE TABLE t (id INTEGER PRIMARY KEY)", [(1,)])]), ["t"])
+    assert second._connection is connection
+    assert second.run("SELECT id FROM t").rows == [(1,)]
+    assert "no such table" in second.run("SELECT COUNT(*) FROM v").error
+    for text in ("PRAGMA user_version", "ATTACH ':memory:' AS x", "DELETE FROM t", "CREATE TABLE u (id)"):
+        assert second.run(text).error
+    with pytest.raises(EnvLost, match="did not answer"):
+        first.run("SELECT id FROM t")
+    second.close()
+    third = Database.from_image(build_image(TABLES), KEYED, replace(MEMORY_LIMITS, rows=2))
+    assert third._connection is not connection, "other limits, another connection"
+    third.close()

@@ -16,7 +16,9 @@ from evolvent.worlds.base import TIERS
 from evolvent.worlds.sql.domains import DOMAINS, TERMS, VALUES
 from evolvent.worlds.sql.draw import Draft, OutlineChecker, digest_outline, draw_outline, iterate_candidates
 from evolvent.worlds.sql.equal import same_result
+from evolvent.worlds.sql.grammar import extract_query
 from evolvent.worlds.sql.kinds import FILTERS, HELD_OUT_DOMAIN, HELD_OUT_PAIRS, LINKS, Kind, kinds_by_tier
+from evolvent.worlds.sql.lexer import remove_spaces
 from evolvent.worlds.sql.query import (
     SELECTS,
     Condition,
@@ -340,3 +342,23 @@ def test_a_judge_is_closed_with_its_stream():
     next(stream)
     stream.close()
     assert next(stream, None) is None
+
+
+@pytest.mark.parametrize("kind", KINDS[::97], ids=str)
+def test_gold_rows_of_plain_tables_are_those_of_the_database(kind):
+    for seed in range(4):
+        draft = Draft(kind, seed, names=seed)
+        database = draft.create_database()
+        assert draft.run_gold() == database.run(draft.gold).rows
+        database.close()
+
+
+@pytest.mark.parametrize("kind", KINDS[::211], ids=str)
+def test_listed_queries_pass_all_checks_unchanged(kind):
+    """So that it does not matter to an outcome whether the list has been read."""
+    draft = Draft(kind, 1)
+    database = draft.create_database()
+    for text in draft.admissible:
+        assert remove_spaces(extract_query(text)[0]) == text
+        assert database.ask(text) == database.run(text)
+    database.close()

@@ -350,3 +350,26 @@ def test_readings_and_dates_are_listed_alike_for_all_that_could_be_meant():
         listed = _of_list(world, task, "update_task")
         items = len(world.toolbox(task).start.items)
         assert len(listed) == items * len({given["due_date"] for given in listed})
+
+
+def test_a_sheet_knows_its_kinds_without_listing_them():
+    world = WORLDS["sheet"]
+    kinds = set(world.kinds())
+    parts = sorted({part for kind in kinds for part in kind})
+    rng = Random(0)
+    others = {tuple(rng.choices(parts, k=rng.randint(0, 6))) for _ in range(2000)}
+    others |= {kind[:-1] for kind in kinds} | {(*kind, kind[-1]) for kind in kinds} | {kind[1:] for kind in kinds}
+    assert all(map(world.has_kind, kinds)) and len(kinds) > 10_000
+    assert [kind for kind in others - kinds if world.has_kind(kind)] == []
+
+
+@pytest.mark.parametrize("name", list(WORLDS))
+def test_the_experts_calls_are_played_as_any_others(name):
+    """The expert has executed them when it solved the task; a world without its records shows the same."""
+    world, other = CLASSES[name](sizes=SMALL, penalty=-0.05), CLASSES[name](sizes=SMALL, penalty=-0.05)
+    for task in world.tasks("train", "seen")[:3]:
+        other._get_scene(task)._expert_calls = {}
+        envs = world.make(task), other.make(task)
+        assert envs[0].reset() == envs[1].reset()
+        for action in world.expert(task):
+            assert envs[0].step(action) == envs[1].step(action)

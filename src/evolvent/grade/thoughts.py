@@ -99,6 +99,8 @@ def split_thoughts(text: str, *, leading: bool = True) -> tuple[str, str]:
             A closing mark alone then counts only at the beginning or the end of a line.
     """
     spans = find_thoughts(text)
+    if not spans:
+        return text.strip(), ""
     if leading:
         position, first, closing_marks = 0, list[tuple[int, int]](), tuple(_MARKS.values())
         for start, end in spans:

@@ -342,7 +342,12 @@ class Bird:
         admissible = tuple(queries) or ("SELECT 1",)
         open_database = partial(Database.open_file, question.path, self._limits)
         return Scene(
-            first_observation, question.gold, admissible, open_database, self._compare, cacheable=not self._limits.clock
+            first_observation,
+            question.gold,
+            lambda: admissible,
+            open_database,
+            self._compare,
+            cacheable=not self._limits.clock,
         )
 
     def _read_schema(self, question: Question) -> tuple[Schema, Sequence[str]]:

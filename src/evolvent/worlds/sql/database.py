@@ -19,6 +19,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,7 @@ _STEPS_ERROR = "the query takes too many steps"
 _COMPLEXITY_ERROR = "the query is too complex"
 _MEMORY_ERROR = "the query needs too much memory"
 _MAX_ERROR_LENGTH = 300  # characters of an error
+_MAX_IDLE_DATABASES = 16  # databases in memory that are closed and kept for their connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +203,13 @@ class Database:
     ) -> None:
         self._connection, self._limits = connection, limits
         self._budget = _Budget(limits, clock)
-        tables = {name.lower() for name in tables} | _SCHEMA_TABLES
+        self._is_closed = self._is_reusable = False
+        readable_tables = self._readable_tables = {name.lower() for name in tables} | _SCHEMA_TABLES
         functions = FUNCTIONS | frozenset(_CLOCK_FUNCTIONS.split()) if limits.clock else FUNCTIONS
 
         def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
             if action == sqlite3.SQLITE_READ:  # without a column also for what WITH defines
-                allowed = second == "" or str(first).lower() in tables
+                allowed = second == "" or str(first).lower() in readable_tables
             elif action == sqlite3.SQLITE_FUNCTION:
                 allowed = str(second).lower() in functions
             else:
@@ -217,6 +220,7 @@ class Database:
         connection.execute("PRAGMA query_only = ON")
         _set_limits(connection, limits)
         connection.set_progress_handler(self._budget, limits.stride)
+        self._authorize = authorize
         connection.set_authorizer(authorize)
 
     @classmethod
@@ -237,6 +241,26 @@ class Database:
                 connection.executemany(f"INSERT INTO {name} VALUES ({placeholders})", table_rows)
         connection.execute("COMMIT")
         return cls(connection, limits, tables=create)
+
+    @classmethod
+    def from_image(cls, image: bytes, tables: Iterable[str], limits: Limits = MEMORY_LIMITS) -> Database:
+        """Creates a database in memory from the bytes of a file (`image.build_image`), the names of whose tables are given.
+
+        A connection is used again after its database was closed, with its limits: making one takes longer than a query.
+        """
+        database = _take_idle_database(limits)
+        if database is None:
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA temp_store = MEMORY")
+            database = cls(connection, limits, tables=())
+            database._is_reusable = True
+        connection = database._connection
+        connection.set_authorizer(None)  # SQLite attaches the bytes by a statement of its own
+        connection.deserialize(image)
+        connection.set_authorizer(database._authorize)
+        database._readable_tables.clear()
+        database._readable_tables.update(_SCHEMA_TABLES, map(str.lower, tables))
+        return database
 
     @classmethod
     def open_file(cls, path: Path, limits: Limits = FILE_LIMITS) -> Database:
@@ -275,14 +299,18 @@ class Database:
         Raises:
             EnvLost: the database is closed, missing or corrupt; this is not a fault of the query.
         """
+        if self._is_closed:
+            raise EnvLost("the database did not answer (it is closed)", value=text[:200])
         self._budget.renew()
         try:
             return self._fetch(self._connection.execute(text))
         except MemoryError:
+            self._is_reusable = False
             return Answer(error=_MEMORY_ERROR)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in _FATAL_CODES or "closed database" in str(error):
+                self._is_reusable = False
                 raise EnvLost(f"the database did not answer ({error})", value=text[:200]) from error
             return Answer(error=_STEPS_ERROR if code == sqlite3.SQLITE_INTERRUPT else _format_error(error))
 
@@ -300,4 +328,27 @@ class Database:
 
     def close(self) -> None:
         """Releases all resources; a second call is harmless."""
-        self._connection.close()
+        if self._is_closed:
+            return
+        if self._is_reusable and len(_IDLE_DATABASES) < _MAX_IDLE_DATABASES:
+            _IDLE_DATABASES.append(copy(self))
+        else:
+            self._connection.close()
+        self._is_closed = True
+
+
+_IDLE_DATABASES: list[Database] = []
+"""Closed databases in memory: their connections can be given other contents."""
+
+
+def _take_idle_database(limits: Limits) -> Database | None:
+    """Returns a closed database with these limits, or None."""
+    try:
+        database = _IDLE_DATABASES.pop()
+    except IndexError:
+        return None
+    if database._limits == limits:
+        return database
+    database._connection.close()
+    return None
+

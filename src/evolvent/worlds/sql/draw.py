@@ -16,10 +16,11 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import chain, count
 from random import Random
+from threading import Lock
 from typing import TypeVar
 
 from evolvent.trajectory import Json, canonical_json, sample_seed
@@ -27,6 +28,7 @@ from evolvent.worlds.panel import Candidate
 from evolvent.worlds.sql.database import Database, Row
 from evolvent.worlds.sql.domains import DOMAINS, KEYS, TERMS, VALUES, Entity
 from evolvent.worlds.sql.equal import same_result
+from evolvent.worlds.sql.image import build_image
 from evolvent.worlds.sql.kinds import Kind, kinds_by_tier
 from evolvent.worlds.sql.query import (
     Condition,
@@ -57,6 +59,7 @@ __all__ = [
 COLUMNS: tuple[str, ...] = ("key", "name", "parent", "text0", "text1", "number0", "number1")
 
 T = TypeVar("T")
+_VALUE_SETS = {name: frozenset(values) for name, values in VALUES.items()}
 _SMALLEST, _LARGEST = 2, 90  # numbers in the rows
 _ASKED_ROWS = 16  # rows of the table that is asked
 _ROW_COUNTS = (4, _ASKED_ROWS, 7, 5)  # of its child, of itself, of its parent, of its parent's parent
@@ -75,8 +78,9 @@ def _choose(values: Sequence[T], rng: Random) -> T:
 def _draw_numbers(number: int, rng: Random) -> list[int]:
     """Draws `number` different numbers."""
     numbers: dict[int, None] = {}
+    random, span = rng.random, _LARGEST + 1 - _SMALLEST
     while len(numbers) < number:
-        numbers[_SMALLEST + int(rng.random() * (_LARGEST + 1 - _SMALLEST))] = None
+        numbers[_SMALLEST + int(random() * span)] = None
     return list(numbers)
 
 
@@ -137,12 +141,12 @@ class _OutlineBuilder:
 
     def add_part(self, rows: int, num_parents: int) -> None:
         """Adds one more table; `num_parents` is the number of rows of the table before, 0 for none."""
-        rng, texts = self.rng, 4 if rows == _ASKED_ROWS else 3
+        rng, random, texts = self.rng, self.rng.random, 4 if rows == _ASKED_ROWS else 3
         cells: dict[str, Sequence[int]] = {"name": range(rows)}
         if num_parents:
-            cells["parent"] = [int(rng.random() * num_parents) for _ in range(rows)]
+            cells["parent"] = [int(random() * num_parents) for _ in range(rows)]
         for column in ("text0", "text1"):
-            cells[column] = [int(rng.random() * texts) for _ in range(rows)]
+            cells[column] = [int(random() * texts) for _ in range(rows)]
         for column in ("number0", "number1"):
             cells[column] = _draw_numbers(rows, rng)
         self.parts.append(Part(("key", *sample_without_replacement(list(cells), len(cells), rng)), cells))
@@ -325,10 +329,13 @@ def _draw_names(kind: Kind, outline: Outline, rng: Random) -> _Names:
         names = (key, "name", f"{entity.parent}{key_suffix}", *texts, *numbers)
         columns.append(dict(zip(COLUMNS, names, strict=True)))
         texts_by_column = {"name": sample_without_replacement(entity.names, len(part.cells["name"]), rng)}
+        used = set(texts_by_column["name"])
         for column, name in zip(("text0", "text1"), texts, strict=True):
-            used = {text for used_texts in texts_by_column.values() for text in used_texts}
-            free = [text for text in VALUES[name] if text not in used]
+            free: Sequence[str] = VALUES[name]
+            if not _VALUE_SETS[name].isdisjoint(used):
+                free = [text for text in free if text not in used]
             texts_by_column[column] = sample_without_replacement(free, max(part.cells[column]) + 1, rng)
+            used.update(texts_by_column[column])
         texts_by_table.append(texts_by_column)
     term = TERMS[int(rng.random() * len(TERMS))]
     return _Names([entity.name for entity in entities], columns, texts_by_table, term)
@@ -358,9 +365,7 @@ class Draft:
         tables, links = [], []
         for index, (entity, part) in enumerate(zip(DOMAINS[self.kind.domain], self._outline.parts, strict=True)):
             columns = self._names.columns[index]
-            declarations = ", ".join(
-                f"{columns[column]} {_column_type(entity, column, columns)}" for column in part.order
-            )
+            declarations = ", ".join([f"{columns[name]} {_column_type(entity, name, columns)}" for name in part.order])
             names = tuple(columns[column] for column in part.order)
             tables.append(Table(entity.name, names, (columns["key"],), f"CREATE TABLE {entity.name} ({declarations})"))
             if index:
@@ -409,7 +414,15 @@ class Draft:
 
     def create_database(self) -> Database:
         """Creates the database with its rows."""
-        return Database.in_memory({table.name: table.create for table in self.schema.tables}, self.build_rows())
+        rows, tables = self.build_rows(), self.schema.tables
+        image = build_image([(table.name, table.create, rows[table.name]) for table in tables])
+        if image is None:
+            return Database.in_memory({table.name: table.create for table in tables}, rows)
+        return Database.from_image(image, [table.name for table in tables])
+
+    def run_gold(self) -> Sequence[Row]:
+        """Returns the rows of the gold query, computed in plain tables, which are refilled instead of created anew."""
+        return _plain_tables().run(self.kind, self._outline, self._names.texts)
 
     def digest(self) -> str:
         """Returns a digest that is equal for drafts that differ only in names."""
@@ -440,6 +453,46 @@ _PLAIN_NAMES = _Names(
     columns=(dict(zip(COLUMNS, COLUMNS, strict=True)),) * 3,
     texts=({column: tuple(f"{column} {n}" for n in range(20)) for column in ("name", "text0", "text1")},) * 3,
 )
+
+
+class _PlainTables:
+    """Three tables in memory with the columns of any outline. Names of tables and columns do not affect a result."""
+
+    def __init__(self) -> None:
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._lock = Lock()
+        types = ("INTEGER PRIMARY KEY", "TEXT", "INTEGER", "TEXT", "TEXT", "INTEGER", "INTEGER")
+        declarations = ", ".join(map(" ".join, zip(COLUMNS, types, strict=True)))
+        for table in _PLAIN_NAMES.tables:
+            self._connection.execute(f"CREATE TABLE {table} ({declarations})")
+
+    def run(self, kind: Kind, outline: Outline, texts: Sequence[Mapping[str, Sequence[str]]]) -> Sequence[Row]:
+        """Returns the rows of an outline's query over tables with these texts."""
+        names = _Names(_PLAIN_NAMES.tables, _PLAIN_NAMES.columns, texts)
+        query = render_sql(names.build_query(kind, outline))
+        with self._lock:
+            self._connection.execute("BEGIN")
+            try:
+                for part in {outline.table, *(child - 1 for child in outline.joined_tables)}:
+                    self._connection.execute(f"DELETE FROM {names.tables[part]}")
+                    insert = f"INSERT INTO {names.tables[part]} VALUES (?, ?, ?, ?, ?, ?, ?)"
+                    self._connection.executemany(insert, _list_cells(outline.parts[part], texts[part]))
+                return self._connection.execute(query).fetchall()
+            finally:
+                self._connection.execute("COMMIT")
+
+
+def _list_cells(part: Part, texts: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """Yields the rows of a table, columns in the order of `COLUMNS`; the first table has no parents."""
+    cells, size = part.cells, len(part.cells["name"])
+    parents = [row + 1 for row in cells["parent"]] if "parent" in cells else [None] * size
+    columns = [list(map(texts[column].__getitem__, cells[column])) for column in ("name", "text0", "text1")]
+    return zip(range(1, size + 1), columns[0], parents, *columns[1:], cells["number0"], cells["number1"], strict=True)
+
+
+@cache
+def _plain_tables() -> _PlainTables:
+    return _PlainTables()
 
 
 class OutlineChecker:

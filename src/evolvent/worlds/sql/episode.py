@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from evolvent.errors import EnvLost
 from evolvent.trajectory import Task, Value
 from evolvent.worlds.base import Info, Reply, StateEnv
+from evolvent.worlds.deferred import DeferredInfo
 from evolvent.worlds.sql.database import MEMORY_LIMITS, Answer, Database, Row
 from evolvent.worlds.sql.equal import Comparison, same_result
 from evolvent.worlds.sql.grammar import extract_query
@@ -81,49 +82,67 @@ class Scene:
     Args:
         first_observation: the first observation.
         gold: the query that answers the question.
-        admissible: queries to choose from.
+        list_queries: returns queries to choose from; it is called once, when they are first read.
         open: opens the database; the caller closes it.
         compare: the rule by which two results are equal.
         vocabulary: the closed vocabulary of all observations; None: it is open.
+        run_gold: computes the rows of the gold query without opening the database; None: they are read from it.
         cacheable: whether the outcome of a query may be cached; False if the clock can be read.
     """
 
     first_observation: str
     gold: str
-    admissible: tuple[str, ...]
+    list_queries: Callable[[], tuple[str, ...]]
     open: Callable[[], Database]
     compare: Comparison = "rows"
     vocabulary: frozenset[str] | None = None
     cacheable: bool = True
+    run_gold: Callable[[], Sequence[Row]] | None = None
     _outcomes: dict[str, _Outcome] = field(default_factory=dict)
     _rows: Sequence[Row] | None = None
+    _admissible: tuple[str, ...] | None = None
+
+    def list_admissible(self) -> tuple[str, ...]:
+        """Returns queries to choose from."""
+        if self._admissible is None:
+            self._admissible = self.list_queries()
+        return self._admissible
 
     def get_cached(self, text: str) -> _Outcome | None:
         """Returns the cached outcome of a text, or None."""
         return self._outcomes.get(text)
 
-    def evaluate(self, text: str, database: Database) -> _Outcome:
+    def evaluate(self, text: str, get_database: Callable[[], Database]) -> _Outcome:
         """Returns the outcome of a text; raises EnvLost if the database does not answer."""
-        outcome = self._run_text(text, database)
+        if text == self.gold and self.run_gold is not None:
+            self._rows = self.run_gold()
+            outcome = self._grade(Answer(self._rows), self._rows)
+        else:
+            outcome = self._run_text(text, get_database())
         if self.cacheable and len(text) <= _MAX_CACHED_LENGTH and len(self._outcomes) < _MAX_CACHED_QUERIES:
             self._outcomes[text] = outcome
         return outcome
 
     def _run_text(self, text: str, database: Database) -> _Outcome:
-        if text == self.gold or text in self.admissible:
+        if text == self.gold or text in (self._admissible or ()):  # checks would not find anything in them
             answer = database.run(text)
         else:
             query = extract_query(text)[0]
             answer = database.ask(
                 remove_spaces(query) if self.vocabulary is not None and len(query) <= MEMORY_LIMITS.text else query
             )
-        observation = render_answer(answer) if self.vocabulary is None else render_closed(answer, self.vocabulary)
         if answer.error:
-            return _Outcome(observation, None)
-        gold = answer.rows if text == self.gold else self._gold_rows(database)
-        return _Outcome(
-            observation, same_result(gold, answer.rows, ordered=is_ordered(self.gold), compare=self.compare)
+            return _Outcome(self._render(answer), None)
+        return self._grade(answer, answer.rows if text == self.gold else self._gold_rows(database))
+
+    def _grade(self, answer: Answer, gold: Sequence[Row]) -> _Outcome:
+        is_right = gold is answer.rows or same_result(
+            gold, answer.rows, ordered=is_ordered(self.gold), compare=self.compare
         )
+        return _Outcome(self._render(answer), is_right)
+
+    def _render(self, answer: Answer) -> str:
+        return render_answer(answer) if self.vocabulary is None else render_closed(answer, self.vocabulary)
 
     def _gold_rows(self, database: Database) -> Sequence[Row]:
         rows = self._rows
@@ -162,27 +181,29 @@ class SqlEnv(StateEnv[_State]):
         text = action if isinstance(action, str) else str(action)
         if last is not None and text.strip().lower() == DONE:
             return state, self._finish(last, self._info(last))
-        outcome = self._scene.get_cached(text) or self._evaluate(text)
+        outcome = self._scene.get_cached(text) or self._scene.evaluate(text, self._get_database)
         if outcome.is_right is None:
-            info = {**self._info(last), "invalid": True}
+            info = self._info(last).with_fields(invalid=True)
             return (turn + 1, last), (outcome.observation, self._penalty, False, False, info)
         last = outcome if self._rounds > 1 else None
         if turn + 1 >= self._rounds:
             return (turn + 1, last), self._finish(outcome, self._info(last))
         return (turn + 1, last), (outcome.observation, 0.0, False, False, self._info(last))
 
-    def _evaluate(self, text: str) -> _Outcome:
+    def _get_database(self) -> Database:
         if self._database is None:
             self._database = self._scene.open()
-        return self._scene.evaluate(text, self._database)
+        return self._database
 
     def _finish(self, outcome: _Outcome, info: Info) -> Reply:
         self.close()
         return outcome.observation, float(outcome.is_right or False), True, False, info
 
-    def _info(self, last: _Outcome | None) -> dict[str, object]:
-        admissible = self._scene.admissible
-        return {"admissible": admissible if last is None else (*admissible, DONE)}
+    def _info(self, last: _Outcome | None) -> DeferredInfo:
+        return DeferredInfo(self._scene.list_admissible if last is None else self._list_with_done, {})
+
+    def _list_with_done(self) -> tuple[str, ...]:
+        return (*self._scene.list_admissible(), DONE)
 
     def close(self) -> None:
         super().close()

@@ -102,7 +102,15 @@ class Generated:
     def _build_scene(self, draft: Draft) -> Scene:
         first_observation = render_prompt(draft.schema, draft.question, hint=draft.hint, text=self._text)
         vocabulary = closed_vocabulary() if self._text == "short" else None
-        return Scene(first_observation, draft.gold, draft.admissible, draft.create_database, self._compare, vocabulary)
+        return Scene(
+            first_observation,
+            draft.gold,
+            lambda: draft.admissible,
+            draft.create_database,
+            self._compare,
+            vocabulary,
+            run_gold=draft.run_gold,
+        )
 
     def build_draft(self, task: Task) -> Draft:
         """Builds the draft that a task's spec names; raises ConfigError with everything that is wrong in it."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -346,8 +347,8 @@ class Academia(ToolWorld):
         else:
             raise ConfigError("no graph answers questions of this kind", value=kind)
         start = nets.library.papers[start_index].title if kind[0] == "paper" else nets.library.authors[start_index].name
-        key = _digest_quest(kind, nets.library, (start, collaborators))
-        return Quest(_render_question(kind, start, collaborators), nets, key, _QuestionParts(start, collaborators))
+        digest = partial(_digest_quest, kind, nets.library, (start, collaborators))
+        return Quest(_render_question(kind, start, collaborators), nets, digest, _QuestionParts(start, collaborators))
 
     def solve(self, kind: Kind, quest: Quest, expert: ToolExpert) -> Solution:
         parts: _QuestionParts = quest.notes

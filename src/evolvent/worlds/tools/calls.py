@@ -15,6 +15,7 @@ import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from evolvent.errors import InvalidAction
@@ -34,6 +35,7 @@ _MAX_CALL_LENGTH = 8192  # characters of one call
 _INPUT = re.compile(r"\s*with\s+Action\s+Input\s*:\s*")
 _LABEL = re.compile(r"^[ \t>]*(?:\*\*|__)?Action(?:\*\*|__)?:(?:\*\*|__)?[ \t]*", re.MULTILINE)
 _THOUGHT = re.compile(r"^\s*(?:\*\*|__)?Thought(?:\*\*|__)?:(?:\*\*|__)?\s*")
+_BARE_ACTION = re.compile(r"[A-Za-z0-9_][^\n<>*`:◁▷|]*[^\s<>*`:◁▷|]")  # without labels, thoughts and marks around it
 _DATE = r"[0-9]{4}\s?-\s?[0-9]{2}\s?-\s?[0-9]{2}(?![\w-])"
 _NUMBER = r"-?\s?[0-9]+(?:\s?\.\s?[0-9]+)?(?![\w.])"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -58,6 +60,7 @@ class ToolGrammar:
 
     def __init__(self, specs: Mapping[str, ToolSpec], style: Style = "plain") -> None:
         self.specs, self.style = specs, style
+        self._names = {name: {argument.name for argument in spec.arguments} for name, spec in specs.items()}
 
     def parse(self, text: str) -> Parsed:
         """Parses the action after the last line that begins with `Action:` (else the whole text) and the thought before
@@ -66,6 +69,8 @@ class ToolGrammar:
         Raises:
             InvalidAction: the text contains no action.
         """
+        if _BARE_ACTION.fullmatch(text) and "THINK" not in text:
+            return Parsed(text, None)
         visible, inner_thought = split_thoughts(text)
         labels = list(_LABEL.finditer(visible))
         if not labels:
@@ -91,8 +96,7 @@ class ToolGrammar:
         JSON.
         """
         spec = self.specs.get(call.name)
-        names = {argument.name for argument in spec.arguments} if spec else set()
-        if self.style == "json" or spec is None or not names.issuperset(call.arguments):
+        if self.style == "json" or spec is None or not self._names[call.name].issuperset(call.arguments):
             return f"{call.name} with Action Input: {json.dumps(dict(call.arguments), ensure_ascii=False)}"
         return _format_short(spec, call.arguments)
 
@@ -105,7 +109,7 @@ class ToolGrammar:
         if len(text) > _MAX_CALL_LENGTH:
             raise InvalidAction(_EXPECTED, value=len(text))
         action = self.parse(text).action
-        separator = _INPUT.search(action)
+        separator = _INPUT.search(action) if "Input" in action else None
         if separator is not None:
             name = action[: separator.start()].rpartition("\n")[2].rpartition("Action:")[2].strip()
             return Call(self._get_spec(name).name, _parse_object(action[separator.end() :].strip()))
@@ -244,10 +248,10 @@ def _unquote(quoted: str) -> str:
 
 def _format_short(spec: ToolSpec, arguments: Mapping[str, Any]) -> str:
     """Formats the short form of a call; an omitted argument before a present one of the same kind is written `null`."""
-    present = [argument for argument in spec.arguments if arguments.get(argument.name) is not None]
+    values = [arguments.get(argument.name) for argument in spec.arguments]
+    present = [argument for argument, value in zip(spec.arguments, values, strict=True) if value is not None]
     parts: list[str] = [spec.name]
-    for index, argument in enumerate(spec.arguments):
-        value = arguments.get(argument.name)
+    for index, (argument, value) in enumerate(zip(spec.arguments, values, strict=True)):
         if value is not None:
             is_last = (
                 len(present) == index + 1 == len(spec.arguments)
@@ -263,10 +267,18 @@ def _format_short(spec: ToolSpec, arguments: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: Any, *, is_text: bool, is_last: bool = False) -> str:
+    if type(value) is int:
+        return str(value)
+    if isinstance(value, str):
+        return _format_text(value, is_text, is_last)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_format_value(element, is_text=False) for element in value)}]"
-    if not isinstance(value, str):
-        return json.dumps(value)
+    return json.dumps(value)
+
+
+@lru_cache(4096)
+def _format_text(value: str, is_text: bool, is_last: bool) -> str:
+    """Formats a text: bare where it is read back as the same text, else in quotes."""
     is_bare = _BARE_TEXT.fullmatch(value) and (is_last or " " not in value)
     if (
         (is_bare and value not in _RESERVED)

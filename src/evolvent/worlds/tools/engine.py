@@ -177,8 +177,10 @@ def _to_any(value: Any) -> Any:
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
     """Returns whether a value is text, a finite number, a boolean or an array of these, up to three levels deep."""
+    if type(value) is str or (type(value) is int and -_MAX_NUMBER < value < _MAX_NUMBER):
+        return True
     if isinstance(value, (list, tuple)):
-        return depth < 3 and all(_is_plain(element, depth + 1) for element in value)
+        return depth < 3 and all([_is_plain(element, depth + 1) for element in value])
     return value is None or isinstance(value, (str, bool)) or _to_number(value) is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,14 +26,19 @@ class Quest:
     Args:
         question: the first observation.
         start: the initial state of the tools.
-        key: the canonical form: equal for tasks that differ only in names.
+        digest: computes `key`, which only panels need.
         notes: information on the question for the world's own solver.
     """
 
     question: str
     start: State
-    key: str
+    digest: Callable[[], str]
     notes: Notes = None
+
+    @property
+    def key(self) -> str:
+        """Returns the canonical form: equal for tasks that differ only in names."""
+        return self.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,14 @@ class Solution:
 
 
 class ToolExpert:
-    """A working expert: it calls tools, records the calls and their results, and makes no query twice."""
+    """A working expert: it calls tools, records the calls, their results and the states around them, and makes no query
+    twice.
+    """
 
     def __init__(self, toolbox: Toolbox) -> None:
         self.toolbox = toolbox
         self.state = toolbox.start
+        self.states: list[State] = [toolbox.start]
         self.calls: list[Call] = []
         self.results: list[Json] = []
         self._known: dict[str, ToolResult] = {}
@@ -75,6 +84,7 @@ class ToolExpert:
         self.state, result = self.toolbox.call(self.state, call)
         if result.failed:
             raise ConfigError(f"the expert cannot solve the task: {result.value}", value=call)
+        self.states.append(self.state)
         self.calls.append(call)
         self.results.append(result.value)
         return result.value

@@ -10,7 +10,7 @@ kind, with pairs of `seen`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, pairwise
 from typing import TypeVar
 
@@ -86,6 +86,11 @@ class Draw:
         self._next_number = chain.from_iterable(_draw_block(key, block) for block in count()).__next__
 
     # A panel takes millions of numbers: each method reads the stream itself.
+
+    @property
+    def next_number(self) -> Callable[[], int]:
+        """Returns the function that reads the next number of 16 bits, for callers that read hundreds."""
+        return self._next_number
 
     def below(self, limit: int) -> int:
         """Returns a number from 0 to limit - 1 (limit at most some hundreds: the bias of a 16-bit remainder is that

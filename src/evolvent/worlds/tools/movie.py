@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from evolvent.errors import ConfigError, InvalidAction
@@ -421,7 +422,7 @@ class Movie(ToolWorld):
         return Quest(
             _render_question(kind, name, characters),
             archive,
-            _digest_quest(kind, archive, start, characters),
+            partial(_digest_quest, kind, archive, start, characters),
             _QuestionParts(name, characters),
         )
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 from evolvent.trajectory import Json
+from evolvent.worlds.tools.table import Cell
 
 __all__ = ["NEAR_KM", "distance_km", "mark_reached", "round_share_down", "same_answer", "same_result", "table_match"]
 
@@ -19,6 +22,7 @@ NEAR_KM = 50.0
 """Places nearer to each other than this are the same place (as in the original)."""
 _EARTH_KM = 6371.0
 _GRAINS = 1024
+_PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
@@ -35,18 +39,22 @@ def distance_km(first: tuple[float, float], second: tuple[float, float]) -> floa
 
 def same_result(expected: Json, actual: Json) -> bool:
     """Returns whether a tool's result is the expected one; objects with coordinates are compared as places."""
-    if isinstance(expected, Mapping) and isinstance(actual, Mapping) and _is_place(expected) and _is_place(actual):
+    if expected == actual:
+        return True
+    if type(expected) in _PLAIN_TYPES or type(actual) in _PLAIN_TYPES:
+        return False
+    if isinstance(expected, list) and isinstance(actual, list):
+        return len(expected) == len(actual) and all(map(same_result, expected, actual))
+    if not isinstance(expected, Mapping) or not isinstance(actual, Mapping) or expected.keys() != actual.keys():
+        return False
+    if _is_place(expected) and _is_place(actual):
         is_near = distance_km(_point(expected), _point(actual)) < NEAR_KM
         return is_near and _without_point(expected) == _without_point(actual)
-    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
-        return expected.keys() == actual.keys() and all(same_result(expected[key], actual[key]) for key in expected)
-    if isinstance(expected, list) and isinstance(actual, list):
-        return len(expected) == len(actual) and all(same_result(*pair) for pair in zip(expected, actual, strict=True))
-    return bool(expected == actual)
+    return all(same_result(value, actual[key]) for key, value in expected.items())
 
 
 def _is_place(value: Mapping[str, Any]) -> bool:
-    return all(isinstance(value.get(key), (int, float)) for key in ("latitude", "longitude"))
+    return isinstance(value.get("latitude"), (int, float)) and isinstance(value.get("longitude"), (int, float))
 
 
 def _point(value: Mapping[str, Any]) -> tuple[float, float]:
@@ -89,23 +97,28 @@ def mark_reached(subgoals: Sequence[Json], reached: int, result: Json) -> int:
     return reached
 
 
-def table_match(expected: Sequence[Sequence[object]], actual: Sequence[Sequence[object]]) -> float:
+def table_match(expected: Sequence[Sequence[Cell]], actual: Sequence[Sequence[Cell]]) -> float:
     """Computes the share of equal cells over the union of the extents of both tables; a cell outside a table is
     empty.
 
     The original compares only the overlap, so a table of one cell could be a full match. Two empty tables: 1.
     """
     rows = max(len(expected), len(actual))
-    columns = max((len(row) for row in (*expected, *actual)), default=0)
+    columns = max(map(len, (*expected, *actual)), default=0)
     if not rows or not columns:
         return 1.0
-    equal = sum(_cell(expected, row, col) == _cell(actual, row, col) for row in range(rows) for col in range(columns))
+    equal = 0
+    for expected_row, actual_row in zip_longest(expected, actual, fillvalue=()):
+        equal += columns
+        if expected_row != actual_row:
+            pairs = zip_longest(expected_row, actual_row, fillvalue="")
+            equal -= sum([cell != other and _normalize_cell(cell) != _normalize_cell(other) for cell, other in pairs])
     return equal / (rows * columns)
 
 
-def _cell(table: Sequence[Sequence[Any]], row: int, column: int) -> str:
-    inside = row < len(table) and column < len(table[row])
-    return _normalize(table[row][column]) if inside else ""
+@lru_cache(4096, typed=True)
+def _normalize_cell(cell: Cell) -> str:
+    return _normalize(cell)
 
 
 def round_share_down(share: float) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise, permutations
 from typing import Any
 
@@ -47,6 +48,7 @@ _CHANGES: Mapping[str, str] = {
 _FINAL_CHANGES: Mapping[str, str] = {"total": "put the {1} of {0} below it"}
 _OPERATIONS: Mapping[str, str] = {"sum": "SUM", "largest": "MAX", "smallest": "MIN", "number": "COUNT"}
 _EMPTY_CELL = "_"
+_MAX_CACHED_CELLS = 4096
 
 Rows = list[list[Cell]]
 
@@ -83,6 +85,16 @@ class Sheet(ToolWorld):
                     if length < 4:
                         yield (_START, *changes, "total")
 
+    def has_kind(self, kind: Kind) -> bool:
+        """Returns whether `kinds` yields this kind; it yields 14,000, which take longer to list than a task to draw."""
+        if len(kind) < 2 or kind[0] != _START:
+            return False
+        changes = kind[1:-1] if kind[-1] == "total" else kind[1:]
+        if len(changes) > (3 if kind[-1] == "total" else 4) or len(set(changes)) < len(changes):
+            return False
+        is_reversed = not {("up", "down"), ("down", "up")}.isdisjoint(pairwise(changes))
+        return _CHANGES.keys() >= set(changes) and not is_reversed
+
     def draw_quest(self, kind: Kind, seed: int) -> Quest:
         for attempt in range(MAX_ATTEMPTS):
             quest = self._try_draw_quest(Draw("evolvent sheet 1", *kind, seed, attempt), kind)
@@ -98,18 +110,18 @@ class Sheet(ToolWorld):
             book = _add_notes(draw, book)
         expert = ToolExpert(self._toolbox.with_start(Book(tuple(sorted(book.sheets)))))
         expert.execute("open_sheet", name=name)
-        changes = []
+        changes, rows = [], _copy_rows(expert.state.table)
         for operation in kind[1:]:
             arguments = _draw_arguments(draw, operation, expert.state.table)
             if arguments is None:
                 return None
             changes.append(_Change(operation, arguments))
-            _apply_change(expert, changes[-1], _copy_rows(expert.state.table))
+            rows = _apply_change(expert, changes[-1], rows)
         start: Book = expert.toolbox.start
         if expert.state.sheet(name).rows == start.get_sheet(name).rows:
             return None
         question = f"in {name} : {' ; then '.join(map(str, changes))}"
-        return Quest(question, start, _digest_quest(kind, book, changes), (name, tuple(changes)))
+        return Quest(question, start, partial(_digest_quest, kind, book, changes), (name, tuple(changes)))
 
     def solve(self, kind: Kind, quest: Quest, expert: ToolExpert) -> Solution:
         name, changes = quest.notes
@@ -129,8 +141,10 @@ class Sheet(ToolWorld):
     def _match_sheet(self, quest: Quest, solution: Solution, state: Book) -> float:
         """Returns the share of right cells in the sheet of the question; 0 if the sheet is gone."""
         name, _ = quest.notes
-        table = state.sheet(name)
-        return 0.0 if table is None else table_match(solution.goal.sheet(name).rows, table.rows)
+        table, goal = state.sheet(name), solution.goal.sheet(name)
+        if table is None:
+            return 0.0
+        return 1.0 if table.rows is goal.rows else table_match(goal.rows, table.rows)
 
     def render_result(self, value: Json) -> str:
         """Renders a table in the plain style: cells separated by spaces, rows by `;`; unknown words become `?`."""
@@ -141,11 +155,19 @@ class Sheet(ToolWorld):
         return self._render_cell(super().render_result(value))
 
     def _render_cell(self, cell: Cell) -> str:
-        vocabulary = self._vocabulary
-        return (
-            " ".join(word if vocabulary.issuperset(words_of(word)) else "?" for word in str(cell).split())
-            or _EMPTY_CELL
-        )
+        text = str(cell)
+        rendered = self._rendered_cells.get(text)
+        if rendered is None:
+            vocabulary = self._vocabulary
+            words = (word if vocabulary.issuperset(words_of(word)) else "?" for word in text.split())
+            rendered = " ".join(words) or _EMPTY_CELL
+            if len(self._rendered_cells) < _MAX_CACHED_CELLS:
+                self._rendered_cells[text] = rendered
+        return rendered
+
+    @cached_property
+    def _rendered_cells(self) -> dict[str, str]:
+        return {}
 
     def candidate_calls(self, quest: Quest, solution: Solution) -> Iterator[Call]:
         book: Book = quest.start
@@ -202,10 +224,9 @@ def _copy_rows(table: Table) -> Rows:
 def _add_notes(draw: Draw, book: Book) -> Book:
     """Returns the book with notes on the numbers of its first sheet."""
     (name, table), *other_sheets = book.sheets
-    for row in range(1, len(table.rows)):
-        for column in (2, 3):
-            table = table.with_note((row, column), str(draw.between(21, 40)))
-    return Book(((name, table), *other_sheets))
+    positions = [(row, column) for row in range(1, len(table.rows)) for column in (2, 3)]
+    notes = tuple([(position, str(draw.between(21, 40))) for position in positions])
+    return Book(((name, Table(table.rows, notes, table.frozen)), *other_sheets))
 
 
 def _draw_arguments(draw: Draw, operation: str, table: Table) -> tuple[Any, ...] | None:
@@ -253,10 +274,6 @@ def _apply_change(expert: ToolExpert, change: _Change, rows: Rows) -> Rows:
     """Applies one change to the present values and returns the values after it."""
     operation, arguments = change.operation, change.arguments
     column = rows[0].index(arguments[0]) if arguments[0] in rows[0] else 0
-    column_range = {
-        "start_position": format_position((1, column)),
-        "end_position": format_position((len(rows) - 1, column)),
-    }
     if operation in ("up", "down"):
         return _execute(expert, "sort_sheet_by_col", col_num=column + 1, order="asc" if operation == "up" else "des")
     if operation == "drop_col":
@@ -268,13 +285,21 @@ def _apply_change(expert: ToolExpert, change: _Change, rows: Rows) -> Rows:
     if operation == "add_col":
         return _execute(expert, "insert_cols", values_list=[[arguments[0], *arguments[1]]], col_idx=len(rows[0]) + 1)
     if operation == "fill":
-        return _execute(expert, "update_range", **column_range, values_list=[[value] for value in arguments[1]])
+        values = [[value] for value in arguments[1]]
+        return _execute(expert, "update_range", **_column_range(rows, column), values_list=values)
     if operation == "total":
         result = format_position((len(rows), column))
-        return _execute(
-            expert, "update_cell_by_formula", **column_range, result_position=result, operator=_OPERATIONS[arguments[1]]
-        )
+        operator, cells = _OPERATIONS[arguments[1]], _column_range(rows, column)
+        return _execute(expert, "update_cell_by_formula", **cells, result_position=result, operator=operator)
     return _change_rows(expert, change, rows, column=column)
+
+
+def _column_range(rows: Rows, column: int) -> dict[str, str]:
+    """Returns the ends of a column below its header."""
+    return {
+        "start_position": format_position((1, column)),
+        "end_position": format_position((len(rows) - 1, column)),
+    }
 
 
 def _change_rows(expert: ToolExpert, change: _Change, rows: Rows, *, column: int) -> Rows:

@@ -63,7 +63,10 @@ class Book:
 
     def sheet(self, name: str) -> Table | None:
         """Returns the sheet with this name, or None."""
-        return dict(self.sheets).get(name)
+        for sheet_name, table in self.sheets:
+            if sheet_name == name:
+                return table
+        return None
 
     def get_sheet(self, name: str) -> Table:
         """Returns the sheet with this name; raises InvalidAction if there is none."""
@@ -82,9 +85,8 @@ class Book:
 
     def with_table(self, table: Table) -> Book:
         """Returns the book with another table in the open sheet."""
-        return replace(
-            self, sheets=tuple((name, table if name == self.opened else sheet) for name, sheet in self.sheets)
-        )
+        sheets = tuple([(name, table if name == self.opened else sheet) for name, sheet in self.sheets])
+        return Book(sheets, self.opened)
 
 
 def draw_book(draw: Draw) -> Book:

@@ -59,7 +59,7 @@ class Table:
 
     def note_at(self, position: Position) -> str:
         """Returns the note at a position, or ""."""
-        return dict(self.notes).get(position, "")
+        return next((note for note_position, note in self.notes if note_position == position), "")
 
     def with_note(self, position: Position, text: str) -> Table:
         """Returns the table with a note; an empty text removes the note."""
@@ -70,11 +70,14 @@ class Table:
 
     def with_cells(self, cells: Iterable[tuple[Position, object]]) -> Table:
         """Returns the table with values written; it grows as needed, and empty last rows and columns are dropped."""
-        new_cells = {position: to_cell(value) for position, value in cells}
-        rows = max([len(self.rows), *(row + 1 for row, _ in new_cells)])
-        columns = max([self.width, *(column + 1 for _, column in new_cells)])
-        grown = [[new_cells.get((row, col), self.cell_at((row, col))) for col in range(columns)] for row in range(rows)]
-        return replace(self, rows=_trim(grown))
+        new_cells = [(position, to_cell(value)) for position, value in cells]
+        rows = max([len(self.rows), *(row + 1 for (row, _), _ in new_cells)])
+        columns = max([self.width, *(column + 1 for (_, column), _ in new_cells)])
+        grown = [[*row, *("",) * (columns - len(row))] for row in self.rows]
+        grown += [[""] * columns for _ in range(rows - len(grown))]
+        for (row, column), cell in new_cells:
+            grown[row][column] = cell
+        return Table(_trim(grown), self.notes, self.frozen)
 
     def insert_lines(self, values: Sequence[Sequence[object]], index: int, *, rows: bool) -> Table:
         """Returns the table with rows (or columns) inserted before row (column) `index`, counted from 0."""
@@ -91,7 +94,7 @@ class Table:
         notes = tuple(
             (_shift_position(position, index, len(new_lines), rows=rows), note) for position, note in self.notes
         )
-        return replace(self, rows=_trim(combined if rows else list(zip(*combined, strict=True))), notes=notes)
+        return Table(_trim(combined if rows else list(zip(*combined, strict=True))), notes, self.frozen)
 
     def delete_lines(self, indexes: Iterable[int], *, rows: bool) -> Table:
         """Returns the table without some rows (or columns), counted from 0; never without all of them."""
@@ -114,7 +117,7 @@ class Table:
             )
             for position, note in remaining_notes
         )
-        return replace(self, rows=_trim(remaining if rows else list(zip(*remaining, strict=True))), notes=notes)
+        return Table(_trim(remaining if rows else list(zip(*remaining, strict=True))), notes, self.frozen)
 
     def sort_by(self, column: int, *, descending: bool) -> Table:
         """Returns the table sorted by a column, below header and frozen rows: numbers, then text, then empty cells."""
@@ -127,10 +130,13 @@ class Table:
         order.sort(key=lambda row: self.rows[row][column] == "")
         new_row_of = {row: num_fixed + new_index for new_index, row in enumerate(order)}
         notes = tuple(sorted(((new_row_of.get(row, row), col), note) for (row, col), note in self.notes))
-        return replace(self, rows=(*self.rows[:num_fixed], *(self.rows[row] for row in order)), notes=notes)
+        return Table((*self.rows[:num_fixed], *(self.rows[row] for row in order)), notes, self.frozen)
 
 
 def _trim(rows: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
+    """Returns rows without empty last rows and columns."""
+    if rows and rows[0] and any(cell != "" for cell in rows[-1]) and any(row[-1] != "" for row in rows):
+        return tuple(map(tuple, rows))
     height = max((index + 1 for index, row in enumerate(rows) if any(cell != "" for cell in row)), default=0)
     width = max((index + 1 for row in rows for index, cell in enumerate(row) if cell != ""), default=0)
     return tuple(tuple(row[:width]) for row in rows[:height])

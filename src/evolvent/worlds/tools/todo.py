@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -318,7 +319,8 @@ class Todo(ToolWorld):
             extra.append([item_index if selector == "named" else None, due if action == "move" else None])
         question = " , then ".join(map(str, clauses))
         project_names = [clause.project for clause in clauses]
-        return Quest(question, agenda, _digest_quest(kind, agenda, (project_names, extra)), tuple(clauses))
+        digest = partial(_digest_quest, kind, agenda, (project_names, extra))
+        return Quest(question, agenda, digest, tuple(clauses))
 
     def solve(self, kind: Kind, quest: Quest, expert: ToolExpert) -> Solution:
         answer: Json = DONE

@@ -14,9 +14,10 @@ forecast. All values are small whole numbers on a coarse grid, so that a small c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import lru_cache, partial
 from itertools import combinations, permutations
 from typing import Any
 
@@ -82,11 +83,14 @@ class Atlas:
 
     def day(self, offset: int) -> str:
         """Returns the date at an offset in days from today, as text."""
-        return (self.today + timedelta(days=offset)).isoformat()
+        return _format_day(self.today, offset)
 
     def city_at(self, latitude: float, longitude: float) -> City:
         """Returns the city nearer than 50 km to a point; raises InvalidAction if there is none."""
         if -90 <= latitude <= 90 and -180 <= longitude <= 180:
+            for city in self.cities.values():  # two cities are never at one point
+                if city.latitude == latitude and city.longitude == longitude:
+                    return city
             nearest = min(self.cities.values(), key=lambda city: distance_km(city.point, (latitude, longitude)))
             if distance_km(nearest.point, (latitude, longitude)) < NEAR_KM:
                 return nearest
@@ -95,6 +99,11 @@ class Atlas:
     def distance(self, first: City, second: City) -> int:
         """Returns the kilometers between two cities, to the nearest hundred."""
         return round(distance_km(first.point, second.point) / 100) * 100
+
+
+@lru_cache(4096)
+def _format_day(today: date, offset: int) -> str:
+    return (today + timedelta(days=offset)).isoformat()
 
 
 def draw_atlas(draw: Draw, count: int) -> Atlas:
@@ -107,18 +116,20 @@ def draw_atlas(draw: Draw, count: int) -> Atlas:
     while len(points) < count:
         point = 2 * draw.between(*_LATITUDES), 2 * draw.between(*_LONGITUDES)
         points += [] if point in points else [point]
+    next_number, days = draw.next_number, range(2 * MAX_DAY_OFFSET + 1)
     cities = {
-        name: City(name, *point, height, tuple(_draw_weather(draw) for _ in range(2 * MAX_DAY_OFFSET + 1)))
+        name: City(name, *point, height, tuple([_draw_weather(next_number) for _ in days]))
         for name, point, height in zip(names, points, heights, strict=True)
     }
     return Atlas(date(2024, draw.between(1, 12), draw.between(8, 21)), names[0], cities)
 
 
-def _draw_weather(draw: Draw) -> tuple[int, int, int, int, int, int]:
-    lowest = draw.between(0, 20)
-    highest = lowest + draw.between(2, 20)
-    mean = draw.between(lowest, highest)
-    return highest, lowest, mean, draw.below(40), draw.below(30), draw.below(120)
+def _draw_weather(next_number: Callable[[], int]) -> tuple[int, int, int, int, int, int]:
+    """Draws a day: `lowest` from 0 to 20, `highest` 2 to 20 above it, `mean` between them, and the other three."""
+    lowest = next_number() % 21
+    highest = lowest + 2 + next_number() % 19
+    mean = lowest + next_number() % (highest - lowest + 1)
+    return highest, lowest, mean, next_number() % 40, next_number() % 30, next_number() % 120
 
 
 def _parse_date(text: str) -> date:
@@ -316,7 +327,7 @@ class Weather(ToolWorld):
         return Quest(
             _render_question(kind, named_cities, distance_target=list(atlas.cities)[4]),
             atlas,
-            _digest_quest(kind, atlas),
+            partial(_digest_quest, kind, atlas),
             _QuestionParts(kind, named_cities),
         )
 

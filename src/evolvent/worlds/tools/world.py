@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import count
+from functools import cached_property, partial
+from itertools import count, pairwise
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from evolvent.errors import ConfigError, InvalidAction, Problem, unknown_name_problem
@@ -23,6 +23,7 @@ from evolvent.messages import Call
 from evolvent.trajectory import Json, Score, Task, Value
 from evolvent.worlds.base import TIERS, Grammar, Info, Reply, StateEnv, check_task
 from evolvent.worlds.crafting import words_of
+from evolvent.worlds.deferred import DeferredInfo
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.tools.calls import STYLES, Style, ToolGrammar, compact
 from evolvent.worlds.tools.engine import CHECK, FINISH, UNKNOWN_TOOL, Result, State, Toolbox, ToolSpec, build_tool
@@ -62,16 +63,39 @@ class Scene:
 
     Args:
         quest, solution: the task.
-        admissible: plausible calls.
+        list_calls: formats plausible calls.
         initial_report: the reward that the original would report before any call.
+        expert: the expert that has solved the task.
         transitions: cached outcomes of texts in states.
     """
 
     quest: Quest
     solution: Solution
-    admissible: tuple[str, ...]
+    list_calls: Callable[[], tuple[str, ...]]
     initial_report: float
+    expert: ToolExpert
     transitions: dict[tuple[State, str], Transition] = field(default_factory=dict)
+    _admissible: tuple[str, ...] | None = None
+    _expert_calls: dict[tuple[State, str], tuple[Call, State, Json]] | None = None
+
+    def list_admissible(self) -> tuple[str, ...]:
+        """Returns plausible calls, formatted when they are first read."""
+        if self._admissible is None:
+            self._admissible = self.list_calls()
+        return self._admissible
+
+    def find_expert_call(
+        self, state: State, text: str, format_call: Callable[[Call], str]
+    ) -> tuple[Call, State, Json] | None:
+        """Returns the expert's call with this text in this state, the state after it and its result; None: another
+        text. The expert has executed it when it solved the task, so it need not be executed again.
+        """
+        if self._expert_calls is None:
+            steps = zip(pairwise(self.expert.states), self.expert.calls, self.expert.results, strict=True)
+            self._expert_calls = {
+                (before, format_call(call)): (call, after, result) for (before, after), call, result in steps
+            }
+        return self._expert_calls.get((state, text))
 
 
 class ActionEvaluator(Protocol):
@@ -114,8 +138,8 @@ class ToolEnv(StateEnv[_State]):
     def _observe_start(self) -> tuple[Value, Info]:
         return self._scene.quest.question, self._info(self._start.reported)
 
-    def _info(self, reported: float) -> dict[str, Any]:
-        return {"admissible": self._scene.admissible, "score": reported}
+    def _info(self, reported: float) -> DeferredInfo:
+        return DeferredInfo(self._scene.list_admissible, {"score": reported})
 
     def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
         tool_state, reached, best, reported = state
@@ -124,7 +148,7 @@ class ToolEnv(StateEnv[_State]):
         if transition is None:
             transition = self._world.evaluate_action(self._scene, tool_state, text)
         if transition.failed:
-            info = {**self._info(reported), "invalid": True}
+            info = self._info(reported).with_fields(invalid=True)
             return state, (transition.observation, self._world.penalty, False, False, info)
         new_hits = transition.hits & ~reached
         reached |= new_hits & -new_hits
@@ -198,6 +222,10 @@ class ToolWorld(ABC):
     @abstractmethod
     def kinds(self) -> Iterable[Kind]:
         """Returns all kinds of tasks."""
+
+    def has_kind(self, kind: Kind) -> bool:
+        """Returns whether `kinds` yields this kind."""
+        return kind in self._all_kinds
 
     @abstractmethod
     def draw_quest(self, kind: Kind, seed: int) -> Quest:
@@ -325,7 +353,7 @@ class ToolWorld(ABC):
         parts, seed = task.spec.get("kind"), task.spec.get("seed")
         kind = tuple(parts) if isinstance(parts, list) and all(isinstance(part, str) for part in parts) else ()
         problems = []
-        if kind not in self._all_kinds:
+        if not self.has_kind(kind):
             problems.append(Problem("kind", f"got {parts!r}, expected a list of matching parts"))
         if type(seed) is not int:
             problems.append(Problem("seed", f"got {seed!r}, expected a whole number"))
@@ -335,20 +363,29 @@ class ToolWorld(ABC):
 
     def _build_scene(self, kind: Kind, seed: int) -> Scene:
         quest = self.draw_quest(kind, seed)
-        solution = self.solve(kind, quest, ToolExpert(self._toolbox.with_start(quest.start)))
+        expert = ToolExpert(self._toolbox.with_start(quest.start))
+        solution = self.solve(kind, quest, expert)
+        reported = self.reported_reward(quest, solution, quest.start)
+        return Scene(quest, solution, partial(self._list_calls, quest, solution), reported, expert)
+
+    def _list_calls(self, quest: Quest, solution: Solution) -> tuple[str, ...]:
+        """Formats plausible calls, the plan among them, in alphabetical order."""
         calls = (*solution.plan, *self.candidate_calls(quest, solution), Call(CHECK))
         valid_calls = [call for call in calls if call.name in self._toolbox.specs]
-        admissible = tuple(sorted({self._calls.format_call(call) for call in valid_calls}))
-        return Scene(quest, solution, admissible, self.reported_reward(quest, solution, quest.start))
+        return tuple(sorted({self._calls.format_call(call) for call in valid_calls}))
 
     def evaluate_action(self, scene: Scene, state: State, text: str) -> Transition:
         """Returns the outcome of a text in a state, and caches it for the next episode."""
+        expert_call = scene.find_expert_call(state, text, self._calls.format_call)
         try:
-            call = self._calls.parse_call(text)
+            call = self._calls.parse_call(text) if expert_call is None else expert_call[0]
         except InvalidAction as error:
             transition = Transition(state, error.what, failed=True)
         else:
-            next_state, result = self._toolbox.call(state, call)
+            if expert_call is None:
+                next_state, result = self._toolbox.call(state, call)
+            else:
+                next_state, result = expert_call[1], Result(expert_call[2])
             transition = self._evaluate_result(scene, call, next_state, result)
         if len(scene.transitions) < _MAX_CACHED_TRANSITIONS:
             scene.transitions[state, text] = transition
