@@ -742,6 +742,7 @@ LATER_FIELDS: Mapping[str, Mapping[str, object]] = {
     "AdapterConfig": {"base_bits": None},
     "AgentEvalConfig": {"tasks": None, "environments": (), "sources": ()},
     "GenerationConfig": {"text_metrics": ()},
+    "TrainMATConfig": {"held_out": (), "few_shot_decisions": 20_000},
     "CommentsConfig": {"equal": "", "passes": 1},
     "TrainCommentsConfig": {"endpoint": None, "model": "", "dialect": "openai", "key_env": "OPENAI_API_KEY"},
     "GatoConfig": {"returns": False, "return_bins": 32, "expert_weight": 10.0},

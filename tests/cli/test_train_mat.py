@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,7 @@ from evolvent.config import resolve
 from evolvent.errors import ConfigError, MissingExtra, ShapeMismatch
 from evolvent.models.team_files import load_team
 from evolvent.store.store import Store
+from evolvent.worlds.teams.battles import BattlesWorld
 from evolvent.worlds.teams.extras import MAKERS
 
 SMALL = [
@@ -256,3 +258,60 @@ def test_a_name_that_is_no_environment_of_pettingzoo_is_refused(name, message, t
     with pytest.raises(ConfigError, match=message):
         run(["mat", name, "--to", str(tmp_path / "run")], Console(file=io.StringIO()))
     assert not (tmp_path / "run").exists()
+
+
+TINY = ["--mat.rows", "2", "--mat.steps", "4", "--mat.decisions", "8", "--mat.width", "8", "--episodes", "2"]
+TINY += ["--mat.update.ppo_epochs", "1", "--mat.update.minibatches", "1"]
+
+
+@pytest.fixture
+def short_battles(monkeypatch):
+    """Battles end after five steps."""
+    make = "evolvent.cli.train.mat.make_team_world"
+    monkeypatch.setattr(make, lambda name: BattlesWorld(name.partition(":")[2].split(","), horizon=5))
+
+
+@pytest.mark.usefixtures("short_battles")
+def test_a_team_goes_on_with_held_out_layouts(tmp_path):
+    """Three rows a layout, a finished layout is not played again, and the policy of the training stays as it was."""
+    folder = tmp_path / "run"
+    words = ["battles:3m", "--held_out", "2s3z", "--few_shot_decisions", "16", "--mat.kind", "happo"]
+    shown = said([*words, "--to", str(folder), *TINY])
+    rows = json.loads((folder / "table.json").read_text())
+    assert [(row["name"], row["world"]) for row in rows] == [
+        ("happo", "team_battle"),
+        ("happo, zero-shot", "battles:2s3z"),
+        ("happo, few-shot", "battles:2s3z"),
+        ("happo, scratch", "battles:2s3z"),
+    ]
+    assert all(row["episodes"] == 2 and row["lost"] == 0 for row in rows)
+    assert "2s3z: scratch, 16 decisions" in shown and "happo, few-shot" in shown
+    policy = (folder / "policy" / "team.safetensors").read_bytes()
+    kept = (folder / "few_shot.json").stat().st_mtime_ns
+    assert "scratch, 16" not in said(["--resume", str(folder)])
+    assert json.loads((folder / "table.json").read_text()) == rows
+    assert (folder / "few_shot.json").stat().st_mtime_ns == kept
+    assert (folder / "policy" / "team.safetensors").read_bytes() == policy
+    assert "zero-shot" in (folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("short_battles")
+def test_weights_of_one_selection_of_layouts_fit_another(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    said(["battles:3m", "--to", str(one), *TINY])
+    said(["battles:2s3z", "--start", str(one), "--to", str(two), *TINY])
+    assert (load_team(one / "policy").shape.agents, load_team(two / "policy").shape.agents) == (3, 5)
+    with pytest.raises(ShapeMismatch, match="observation: saved with 242, expected 30"):
+        load_team(one / "policy", expected=replace(load_team(one / "policy").shape, observation=30))
+
+
+def test_held_out_layouts_are_checked():
+    with pytest.raises(ConfigError, match="'8m' is a layout of the training"):
+        TrainMATConfig(world="battles:3m,8m", held_out=("8m",))
+    with pytest.raises(ConfigError, match="has no layouts in one form"):
+        TrainMATConfig(world="battle:3m", held_out=("8m",))
+    with pytest.raises(ConfigError, match="unknown layout '9m'"):
+        TrainMATConfig(world="battles:3m", held_out=("9m",))
+    with pytest.raises(ConfigError, match="unknown layout '9m'"):
+        TrainMATConfig(world="battles:3m,9m")
+    assert {task.spec["layout"] for task in _list_tasks(TrainMATConfig(world="battles:3m,8m"), "train")} == {"3m", "8m"}

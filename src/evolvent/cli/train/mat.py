@@ -32,14 +32,17 @@ if TYPE_CHECKING:
     from evolvent.methods.mat import TrainedTeam
     from evolvent.trajectory import Task
     from evolvent.worlds.teams.base import TeamBatch
+    from evolvent.marl.policy import TeamPolicy
+    from evolvent.trajectory import JsonObject, Trajectory
     from evolvent.worlds.teams.battle import BattleWorld
+    from evolvent.worlds.teams.battles import BattlesWorld
     from evolvent.worlds.teams.extras import ForeignWorld
     from evolvent.worlds.teams.games import GameWorld
     from evolvent.worlds.teams.particles import ParticleWorld
     from evolvent.worlds.teams.relay import RelayWorld
     from evolvent.worlds.teams.rescue import RescueWorld
 
-    World = GameWorld | RelayWorld | RescueWorld | ParticleWorld | BattleWorld
+    World = GameWorld | RelayWorld | RescueWorld | ParticleWorld | BattleWorld | BattlesWorld
 
 __all__ = [
     "COMMANDS",
@@ -53,8 +56,8 @@ __all__ = [
 
 _FEW_TASKS = 20  # training tasks below which a team is told to know these alone
 _GAMES = ("climbing", "penalty", "team", "distinct", "chain")
-TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt", "battle")
-_OPTION_WORLDS = ("battle", "pettingzoo")  # an option follows their name after a colon
+TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt", "battle", "battles")
+_OPTION_WORLDS = ("battle", "battles", "pettingzoo")  # an option follows their name after a colon
 FOREIGN_WORLDS: Mapping[str, int] = {
     "mamujoco": 1000,
     "foraging": 50,
@@ -96,6 +99,10 @@ class TrainMATConfig(DeviceConfig):
         ge=1,
         description="only tasks of so many agents; none: of every size; in a world of the extra, how many there are",
     )
+    held_out: tuple[str, ...] = Field(
+        default=(), description="layouts of battles that the trained team goes on with (few-shot, world battles:...)"
+    )
+    few_shot_decisions: int = Field(default=20_000, ge=1, description="decisions on each held-out layout")
     start: Path | None = Field(default=None, description="a run of train mat, or a policy's folder, to begin from")
     episodes: int = Field(default=128, ge=1, description="that the policy is measured on afterwards")
     output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/mat-N")
@@ -109,9 +116,27 @@ class TrainMATConfig(DeviceConfig):
         if base not in (*TEAM_WORLDS, *FOREIGN_WORLDS) or (colon and base not in _OPTION_WORLDS):
             problem = unknown_name_problem("world", name, (*TEAM_WORLDS, *FOREIGN_WORLDS))
             raise ValueError(problem.describe())
-        if base == "battle":
+        if base in ("battle", "battles"):
             make_team_world(name)  # refuses an unknown layout
         return name
+
+    @model_validator(mode="after")
+    def _check_held_out(self) -> TrainMATConfig:
+        if not self.held_out:
+            return self
+        if self.world.partition(":")[0] != "battles":
+            hint = "train on battles:LAYOUT,LAYOUT"
+            raise ConfigError([Problem("held_out", f"world {self.world} has no layouts in one form", hint)])
+        trained = set(_list_layouts(self.world))
+        problems = [
+            Problem("held_out", f"{name!r} is a layout of the training", "leave it out of one of them")
+            for name in self.held_out
+            if name in trained
+        ]
+        if problems:
+            raise ConfigError(problems)
+        make_team_world(f"battles:{','.join(self.held_out)}")  # refuses unknown layouts
+        return self
 
     @model_validator(mode="after")
     def _check_foreign_settings(self) -> TrainMATConfig:
@@ -147,8 +172,11 @@ COMMANDS: dict[str, AnyCommand] = {
 
 
 def make_team_world(name: str) -> World:
-    """Makes a team world by its name, or a battle by `battle:LAYOUT`; raises ConfigError for an unknown name."""
+    """Makes a team world by its name, a battle by `battle:LAYOUT`, or battles of several layouts in one form by
+    `battles:LAYOUT,LAYOUT`; raises ConfigError for an unknown name.
+    """
     from evolvent.worlds.teams.battle import BattleWorld
+    from evolvent.worlds.teams.battles import BattlesWorld
     from evolvent.worlds.teams.games import GameWorld
     from evolvent.worlds.teams.particles import ParticleWorld
     from evolvent.worlds.teams.relay import RelayWorld
@@ -161,10 +189,13 @@ def make_team_world(name: str) -> World:
         "spread": partial(ParticleWorld, "spread"),
         "hunt": partial(ParticleWorld, "hunt"),
         "battle": BattleWorld,
+        "battles": BattlesWorld,
     }
     base, colon, layout = name.partition(":")
     if base == "battle" and colon:
         return BattleWorld(layout)
+    if base == "battles" and colon:
+        return BattlesWorld(_list_layouts(name))
     if name not in makers:
         raise ConfigError([unknown_name_problem("world", name, makers)])
     return makers[name]()
@@ -193,6 +224,18 @@ def make_foreign_world(config: TrainMATConfig) -> ForeignWorld:
     if maker == "pettingzoo":
         settings |= _parse_pettingzoo(option)
     return ForeignWorld(maker, horizon=config.horizon or FOREIGN_WORLDS[maker], settings=settings, row=row)
+
+
+def _list_layouts(world: str) -> tuple[str, ...]:
+    """Lists the layouts of `battles:LAYOUT,LAYOUT`, or all.
+
+    >>> _list_layouts("battles:3m,8m"), _list_layouts("battles")
+    (('3m', '8m'), ('3m', '8m', '2s3z', '3s5z', 'MMM2'))
+    """
+    from evolvent.worlds.teams.battle import LAYOUTS
+
+    _, colon, names = world.partition(":")
+    return tuple(names.split(",")) if colon else tuple(LAYOUTS)
 
 
 def _is_foreign(world: str) -> bool:
@@ -253,7 +296,8 @@ def run(argv: Sequence[str], console: Console) -> int:
         console.print(show_hidden(f"run {folder}, {len(batch.tasks)} tasks of {config.world}"), soft_wrap=True)
         with record_run(folder, RunRecord("train mat", config, config.mat.seed, (config.mat.kind,), "mat")):
             trained = _train_team(folder, config, batch, console)
-            _measure_team(folder, config, trained, console)
+            held_out_rows = _go_on_with_held_out(folder, config, console)
+            _measure_team(folder, config, trained, held_out_rows, console)
             _print_few_tasks(batch.tasks, _list_tasks(config, "test"), console)
     console.print(show_hidden(f"policy {folder / 'policy'}"), soft_wrap=True)
     return 0
@@ -316,8 +360,68 @@ def _train_team(folder: Path, config: TrainMATConfig, batch: TeamBatch, console:
     return trained
 
 
-def _measure_team(folder: Path, config: TrainMATConfig, trained: TrainedTeam, console: Console) -> None:
-    """Plays the test panel greedily; writes the episodes, the table row and the page, and prints the row."""
+def _go_on_with_held_out(folder: Path, config: TrainMATConfig, console: Console) -> list[JsonObject]:
+    """Trains the policy on with few decisions on each held-out layout, beside one from scratch; returns table rows.
+
+    Each layout gives three rows: the policy as it is, after the few decisions, and one that had these alone. Finished
+    layouts are kept in `few_shot.json`.
+    """
+    from evolvent.marl.policy import TeamPolicy, team_shape
+    from evolvent.methods.mat import mat
+    from evolvent.models.team_files import load_team
+
+    path, start = folder / "few_shot.json", folder / "policy"
+    rows_by_layout: dict[str, list[JsonObject]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for layout in config.held_out:
+        if layout in rows_by_layout:
+            continue
+        few = config.mat.model_copy(update={"decisions": config.few_shot_decisions})
+        held_out = config.model_copy(update={"world": f"battles:{layout}", "mat": few})
+        policies: dict[str, TeamPolicy] = {}
+        with closing(_make_batch(held_out, "train", few.rows)) as batch:
+            shape = team_shape(batch.spec, few.kind, **_shape_settings(few))
+            policies["zero-shot"] = TeamPolicy(load_team(start, expected=shape), batch.spec)
+            for name, beginning in (("few-shot", start), ("scratch", None)):
+                console.print(show_hidden(f"{layout}: {name}, {few.decisions:,} decisions"), soft_wrap=True)
+                state = folder / "few_shot" / layout / name
+                policies[name] = mat(few, batch, start=beginning, folder=state, device=config.device).policy
+        rows_by_layout[layout] = [
+            _measure_policy(held_out, policy, f"{few.kind}, {name}", stage=f"{layout}-{name}")[0]
+            for name, policy in policies.items()
+        ]
+        write_atomic(path, json.dumps(rows_by_layout, indent=1))
+    return [row for layout in config.held_out for row in rows_by_layout[layout]]
+
+
+def _shape_settings(config: MATConfig) -> dict[str, int | bool]:
+    """Returns the settings of a method that belong to its network."""
+    prefix_values = config.update.credit == "part"
+    settings: dict[str, int | bool] = {name: getattr(config, name) for name in ("width", "heads", "blocks", "share")}
+    return {**settings, "prefix_values": prefix_values}
+
+
+def _measure_policy(
+    config: TrainMATConfig, policy: TeamPolicy, name: str, *, stage: str
+) -> tuple[JsonObject, Sequence[Trajectory]]:
+    """Plays the test panel greedily; returns a row of the table and the episodes."""
+    from evolvent.marl.policy import TeamPolicy
+    from evolvent.rollout.teams import outcome_row, play_episodes
+
+    world = make_foreign_world(config) if _is_foreign(config.world) else make_team_world(config.world)
+    with closing(_make_batch(config, "test", min(config.mat.rows, config.episodes))) as batch:
+        player = TeamPolicy(policy.model, batch.spec)
+        episodes = play_episodes(batch, player, config.episodes, stage=stage)
+    return {**outcome_row(name, world, episodes), "world": config.world}, episodes
+
+
+def _measure_team(
+    folder: Path,
+    config: TrainMATConfig,
+    trained: TrainedTeam,
+    held_out_rows: Sequence[JsonObject],
+    console: Console,
+) -> None:
+    """Plays the test panel greedily; writes the episodes, the table and the page, and prints the table."""
     from evolvent.marl.policy import TeamPolicy
     from evolvent.rollout.teams import outcome_row, play_episodes, record_scenes
     from evolvent.store.store import Store
@@ -341,7 +445,8 @@ def _measure_team(folder: Path, config: TrainMATConfig, trained: TrainedTeam, co
             if trajectory.id not in stored_ids:
                 store.append(trajectory)
     row = outcome_row(config.mat.kind, world, episodes)
-    write_atomic(folder / "table.json", json.dumps([row], indent=1))
+    rows = [row, *held_out_rows]
+    write_atomic(folder / "table.json", json.dumps(rows, indent=1))
     facts = {
         "world": config.world,
         "tasks": f"{len(tasks)} of the {tasks[0].split} panel",
@@ -349,7 +454,7 @@ def _measure_team(folder: Path, config: TrainMATConfig, trained: TrainedTeam, co
         "decisions": f"{decisions:,}",
     }
     page = team_page(
-        {"title": f"{config.mat.kind} on {config.world}", "facts": facts, "rows": [row], "history": trained.history},
+        {"title": f"{config.mat.kind} on {config.world}", "facts": facts, "rows": rows, "history": trained.history},
         scene_recordings,
     )
     write_atomic(folder / "report.html", page)
@@ -359,12 +464,13 @@ def _measure_team(folder: Path, config: TrainMATConfig, trained: TrainedTeam, co
             ("policy", "world", "episodes", "return", "success"),
             [
                 (
-                    config.mat.kind,
-                    config.world,
-                    str(row["episodes"]),
-                    f"{row['return'][0]:.3f}",
-                    f"{row['success'][0]:.1%}" if row["success"] else "-",
+                    str(each["name"]),
+                    config.world if each is row else str(each["world"]),
+                    str(each["episodes"]),
+                    f"{each['return'][0]:.3f}",
+                    f"{each['success'][0]:.1%}" if each["success"] else "-",
                 )
+                for each in rows
             ],
             numbers=("episodes", "return", "success"),
         )

@@ -80,6 +80,10 @@ class ArrayTeam(ABC):
     def _observe(self, rows: Rows) -> TeamView:
         """Returns the present view of some rows."""
 
+    def _horizons(self) -> Rows | int:
+        """Returns the number of steps after which an episode is truncated, of all rows or of each, `[E]`."""
+        return self.spec.horizon
+
     def reset(self, seeds: Sequence[int] | NDArray[np.int64]) -> TeamView:
         """Starts an episode in every row; see `TeamBatch.reset`."""
         self.number = check_numbers(seeds, self.size)
@@ -94,7 +98,7 @@ class ArrayTeam(ABC):
         checked = check_actions(actions, self.spec, self._view)
         self.time += 1
         reward, terminated, success = self._move(checked)
-        truncated = ~terminated & (self.time >= self.spec.horizon)
+        truncated = ~terminated & (self.time >= self._horizons())
         is_over = terminated | truncated
         ended = np.flatnonzero(is_over)
         final = None
