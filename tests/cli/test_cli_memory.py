@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 from evolvent.cli.main import main
 from evolvent.store.exchange import write_jsonl
 from evolvent.store.store import Store
 from evolvent.trajectory import Score, Step, Task, Trajectory
+from evolvent.worlds.web_replay.generated import write_rows
+from tests.serve.small_policy import completion, scripted
 
 
 def episode(at, *, success=True, thought="Next, I need to take the mug 1."):
@@ -79,3 +82,89 @@ def test_mistakes(tmp_path, capsys):
     assert main(build) == 0
     assert main([*build, "--key", "observation"]) == 2, "its keys are its own"
     assert main(["memory", "query", str(tmp_path / "m"), "x", "--k", "0"]) == 2
+
+
+def explain_by(requests, fails=()):
+    """Answers with the recorded action of the prompt; a prompt that holds one of the texts is refused."""
+
+    def answer(number, path, body):
+        if path.endswith("/models"):
+            return 200, {}, {"data": [{"id": "m"}]}
+        prompt = body["messages"][-1]["content"]
+        requests.append(prompt)
+        if any(text in prompt for text in fails):
+            return 400, {}, {"error": {"message": "too long for this model"}}
+        action = re.findall(r"> act: (.*)", prompt)[-1]
+        return 200, {}, completion(f" It fits. Next, I need to {action}\n> act: x", ids=None, logprobs=None, prompt=None)
+
+    return answer
+
+
+def test_mind2webs_recorded_steps_are_explained_in_hindsight(tmp_path, capsys):
+    """A refused episode is asked for again, nothing else is; the memory finds steps by the thoughts."""
+    data, run, to = tmp_path / "data", tmp_path / "run", tmp_path / "thoughts"
+    write_rows(data, pages=24)
+    for path in data.rglob("*.json"):  # Mind2Web's own files have no thoughts
+        path.write_text(re.sub(r'"thought": ?"[^"]*"', '"thought": ""', path.read_text()))
+    world = f"webreplay:text:{data}"
+    assert main(["collect", "--worlds", world, "--split", "train", "--to", str(run), "--agent", "expert"]) == 0
+    with Store.open(run / "trajectories") as store:
+        recorded = list(store.trajectories())
+    steps = sum(len(each.steps) for each in recorded)
+    refused = recorded[1]
+    assert len(recorded) >= 3 and not any(step.thought for each in recorded for step in each.steps)
+    words = ["memory", "explain", str(run), "--worlds", world, "--to", str(to), "--model", "m", "--steps", "1"]
+    words += ["--outcome", "--slots", "2"]
+    first, second = [], []
+    capsys.readouterr()
+    instruction = str(refused.steps[0].observation).splitlines()[0]
+    with scripted(explain_by(first, fails=(instruction,))) as (url, _):
+        assert main([*words, "--endpoint", url]) == 1
+    assert f"{refused.id}: " in (shown := capsys.readouterr().out) and "episodes without thoughts: 1" in shown
+    with scripted(explain_by(second)) as (url, _):
+        assert main([*words, "--endpoint", url]) == 0
+        assert f"{len(recorded) - 1} episodes were done before" in capsys.readouterr().out
+        assert main([*words, "--endpoint", url]) == 0, "a third time: nothing is left to ask"
+    asked = [prompt for prompt in first if instruction not in prompt] + second
+    assert len(asked) == steps and len(set(asked)) == len(asked)
+    with Store.open(to / "trajectories") as store:
+        explained = {each.id: each for each in store.trajectories()}
+    for each in recorded:
+        thoughts = [step.thought for step in explained[each.id].steps]
+        assert thoughts == [f"It fits. Next, I need to {step.action}" for step in each.steps]
+        assert [step.action for step in explained[each.id].steps] == [step.action for step in each.steps]
+    for prompt in asked:
+        assert prompt.count("> act: ") == 1 and "The last action led to:\n" in prompt
+    assert any("The last action led to:\nThe task is over." in prompt for prompt in asked)
+    assert main(["memory", "build", str(to), "--to", str(tmp_path / "memory"), "--every"]) == 0
+    query = ["memory", "query", str(tmp_path / "memory"), f"Next, I need to {refused.steps[0].action}", "--json"]
+    capsys.readouterr()
+    assert main([*query, "--k", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["thought"].startswith("It fits.")
+
+
+def test_a_killed_explanation_asks_for_the_missing_answers_only(tmp_path):
+    """Answers are kept one by one: also those of episodes that were not finished."""
+    write_jsonl([episode(at, thought=None) for at in range(2)], tmp_path / "some.jsonl")
+    words = ["memory", "explain", str(tmp_path / "some.jsonl"), "--worlds", "lookup", "--to", str(tmp_path / "to")]
+    tasks = [Task("lookup", "1", {"n": at}) for at in range(2)]
+    rows = [Trajectory(f"run/{at}", tasks[at], episode(at, thought=None).steps, "end") for at in range(2)]
+    write_jsonl(rows, tmp_path / "some.jsonl")
+    first, second = [], []
+    with scripted(explain_by(first, fails=("> act: use it",))) as (url, _):
+        assert main([*words, "--endpoint", url, "--model", "m"]) == 1
+    answers = (tmp_path / "to" / "answers.jsonl").read_bytes()
+    assert answers.count(b"\n") == 2
+    (tmp_path / "to" / "answers.jsonl").write_bytes(answers + b'{"key": "torn')
+    with scripted(explain_by(second)) as (url, _):
+        assert main([*words, "--endpoint", url, "--model", "m"]) == 0
+        assert len(second) == 2 and all("> act: use it" in prompt for prompt in second)
+        assert main([*words, "--endpoint", url, "--model", "m", "--outcome"]) == 2, "thoughts of other settings"
+        assert main([*words, "--endpoint", url, "--model", "other"]) == 2
+    with Store.open(tmp_path / "to" / "trajectories") as store:
+        assert [step.thought for each in store.trajectories() for step in each.steps] == [
+            "It fits. Next, I need to take mug 0",
+            "It fits. Next, I need to use it",
+            "It fits. Next, I need to take mug 1",
+            "It fits. Next, I need to use it",
+        ]

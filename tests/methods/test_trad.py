@@ -8,7 +8,7 @@ import pytest
 
 import evolvent as ev
 from evolvent.agents.plain import Expert
-from evolvent.agents.prompts import prompts_digest
+from evolvent.agents.prompts import hindsight_digest, hindsight_prompt, prompts_digest
 from evolvent.agents.writers import ScriptedWriter, WriterReply
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, EndpointError
@@ -167,6 +167,30 @@ def test_thoughts_are_written_with_the_action_known_and_nothing_later(shown):
             if later.observation not in [step.observation for step in given.steps[: at + 1]]
         )
     assert one.meta["thoughts"] == prompts_digest()
+
+
+def test_the_outcome_of_an_action_is_shown_on_request(shown):
+    given = bare(shown[0])
+    prompts = []
+    writer = ScriptedWriter(lambda prompt: prompts.append(prompt.user) or "so")
+    labeled = label_thoughts([given], writer, worlds=WORLDS, max_steps=2, outcome=True)
+    observations = [str(step.observation) for step in given.steps]
+    for number, prompt in enumerate(prompts):
+        shown_steps, _, outcome = prompt.partition("\n\nThe last action led to:\n")
+        assert shown_steps.count("> act: ") == min(2, number + 1)
+        after = observations[number + 1] if number + 1 < len(observations) else ""
+        assert outcome.startswith((after or str(given.final_observation or "The episode ended."))[:20])
+    assert labeled.trajectories[0].meta["thoughts"] not in (prompts_digest(), hindsight_digest(outcome=True))
+    assert hindsight_digest() == prompts_digest()
+
+
+def test_a_long_outcome_is_cut_at_its_beginning(shown):
+    record = make_demonstration(bare(shown[0]))
+    long = replace(record.steps[1], observation="\n".join(f"line {n}" for n in range(1000)))
+    record = replace(record, steps=(record.steps[0], long, *record.steps[2:]))
+    prompt = hindsight_prompt("", record, 0, outcome=True).user
+    assert "line 999" in prompt and "line 100\n" not in prompt and len(prompt) < 6000
+    assert "led to:\n[...] line " in prompt
 
 
 def test_thoughts_that_are_there_stay_unless_asked_for(shown):

@@ -27,6 +27,7 @@ __all__ = [
     "Prompt",
     "PromptExample",
     "Thinking",
+    "hindsight_digest",
     "hindsight_prompt",
     "prompts_digest",
     "step_prompt",
@@ -39,6 +40,8 @@ PROMPT_VOCABULARY = (
 )
 """Texts that hold every word and mark of the prompts of steps: what a closed vocabulary needs beside its worlds'."""
 _TEMPLATES = ("steps_system.jinja", "steps.jinja", "explain.jinja")
+_OUTCOME_TEMPLATE = "explain_outcome.jinja"  # not of an agent: it is in no digest of an agent
+_MAX_OUTCOME_LENGTH = 2_000  # characters of what an action led to
 _OWN_LINE = re.compile(  # whatever may be taken for a line break
     r"(?:\A|(?<=[\n\r\v\f\x85\u2028\u2029]))(?=[ \t]*(?:>|\[Step |Now it is your turn\.|The thought before the last))"
 )
@@ -130,12 +133,42 @@ def step_prompt(
     return Prompt(system.strip(), _template("steps.jinja").render(**parts))
 
 
-def hindsight_prompt(instructions: str, demonstration: Demonstration, step: int) -> Prompt:
-    """Builds the prompt that asks for the thought of step `step` of a demonstration, its action given (hindsight)."""
-    part = _episode_fields(
-        None, (demonstration.task, demonstration.steps[0].observation), demonstration.steps[: step + 1], following=""
-    )
-    return Prompt(instructions, _template("explain.jinja").render(part))
+def hindsight_prompt(
+    instructions: str, demonstration: Demonstration, step: int, *, max_steps: int | None = None, outcome: bool = False
+) -> Prompt:
+    """Builds the prompt that asks for the thought of step `step` of a demonstration, its action given (hindsight).
+
+    Args:
+        max_steps: number of steps in the prompt, that of the thought included; None: all before it. Observations that
+            hold the history themselves, as those of recorded pages do, need 1.
+        outcome: also show what the action led to: the end of the next observation.
+    """
+    first = 0 if max_steps is None else max(0, step + 1 - max_steps)
+    shown = demonstration.steps[first : step + 1]
+    following = ""
+    if outcome:
+        is_last = step + 1 == len(demonstration.steps)
+        after = demonstration.final_observation if is_last else demonstration.steps[step + 1].observation
+        following = _clip_start(after or "The episode ended.")
+    part = _episode_fields(None, (demonstration.task, shown[0].observation), shown, following=following)
+    return Prompt(instructions, _template(_OUTCOME_TEMPLATE if outcome else "explain.jinja").render(part))
+
+
+def _clip_start(text: str) -> str:
+    """Returns the last characters of a long text, from the beginning of a line where there is one."""
+    if len(text) <= _MAX_OUTCOME_LENGTH:
+        return text
+    end = text[-_MAX_OUTCOME_LENGTH:]
+    return f"[...] {end.partition(chr(10))[2] or end}"
+
+
+def hindsight_digest(*, max_steps: int | None = None, outcome: bool = False) -> str:
+    """Computes 32 hex digits of how thoughts in hindsight are asked for: `prompts_digest` with the default settings."""
+    if max_steps is None and not outcome:
+        return prompts_digest()
+    template = _OUTCOME_TEMPLATE if outcome else "explain.jinja"
+    text = files("evolvent.agents").joinpath("templates", template).read_bytes()
+    return hashlib.sha256(b"%s\0%d" % (text, max_steps or 0)).hexdigest()[:32]
 
 
 def prompts_digest() -> str:

@@ -6,10 +6,12 @@ in the engine's trie.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,11 +20,13 @@ from evolvent.agents.prompts import Prompt
 from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, SampleAsk, Sampling
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, ContextOverflow
+from evolvent.files import append_line
 from evolvent.messages import Message
 from evolvent.models.policy import Policy
-from evolvent.trajectory import Generation, JsonObject
+from evolvent.store.log import parse_rows
+from evolvent.trajectory import Generation, JsonObject, canonical_json
 
-__all__ = ["EpisodeWriter", "ScriptedWriter", "WriteRequest", "Writer", "WriterReply", "Writing", "writer_for"]
+__all__ = ["EpisodeWriter", "KeptWriter", "ScriptedWriter", "WriteRequest", "Writer", "WriterReply", "Writing", "writer_for"]
 
 _STRIDE, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1  # seeds of turns as the language agent draws them
 
@@ -107,6 +111,59 @@ class _ScriptedEpisodeWriter:
     def write(self, request: WriteRequest) -> Writing:
         return WriterReply(self.answer(request.prompt))
         yield ()  # a generator that never asks
+
+
+class KeptWriter:
+    """A writer whose answers are kept in a file: what was answered once is not asked again, also by a later run.
+
+    An answer belongs to the prompt, to what is asked for, to the seed of its episode and to its number in it. So a run
+    that was interrupted ends as if it had not been.
+
+    Args:
+        writer: answers what is not in the file.
+        path: a file of JSON lines; it is made where there is none.
+        settings: everything else that an answer depends on, such as the name of the model.
+    Raises:
+        CorruptRecord: the file has a broken line before its last.
+    """
+
+    def __init__(self, writer: Writer, path: Path, settings: JsonObject) -> None:
+        self.writer, self.path, self.settings = writer, path, settings
+        self.asked = self.found = 0
+        self._texts: dict[str, str] = dict(parse_rows(path, lambda row: (row["key"], str(row["text"]))))
+
+    def begin(self, seed: int) -> _KeptEpisodeWriter:
+        return _KeptEpisodeWriter(self, seed)
+
+    def find(self, key: str) -> str | None:
+        """Returns a kept answer, or None."""
+        text = self._texts.get(key)
+        self.found += text is not None
+        return text
+
+    def keep(self, key: str, text: str) -> None:
+        """Writes an answer to the file."""
+        self.asked += 1
+        self._texts[key] = text
+        append_line(self.path, {"key": key, "text": text})
+
+
+class _KeptEpisodeWriter:
+    def __init__(self, writer: KeptWriter, seed: int) -> None:
+        self._writer, self._seed, self._count = writer, seed, 0
+
+    def write(self, request: WriteRequest) -> Writing:
+        seed = (self._seed + self._count * _STRIDE) & _MASK
+        self._count += 1
+        prompt = request.prompt
+        parts = [dict(self._writer.settings), prompt.system, prompt.user, list(request.stop), request.max_tokens, seed]
+        key = hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
+        text = self._writer.find(key)
+        if text is not None:
+            return WriterReply(text)
+        reply = yield from self._writer.writer.begin(seed).write(request)
+        self._writer.keep(key, reply.text)
+        return reply
 
 
 @dataclass(frozen=True)

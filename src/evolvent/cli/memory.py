@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console
 
 from evolvent.cli.setup.extensions import load_encoder
 from evolvent.cli.terminal.console import render_table
 from evolvent.cli.terminal.parsing import Parser, choose_verb, format_verbs_help, parse_count
-from evolvent.errors import ConfigError, EvolventError, Problem
+from evolvent.errors import ConfigError, EvolventError, Problem, unknown_name_problem
+from evolvent.files import write_atomic
 from evolvent.view.escape import clip, show_hidden
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ __all__ = ["run"]
 
 _VERB_HELP = {
     "build": "make a memory of recorded episodes, or add some to one",
+    "explain": "let a model behind an endpoint write the thoughts of recorded steps, in hindsight",
     "query": "the remembered steps that are nearest to a text",
 }
 _MAX_MESSAGES, _MAX_CELL_LENGTH = 5, 160
@@ -34,7 +39,11 @@ _MAX_MESSAGES, _MAX_CELL_LENGTH = 5, 160
 
 def run(argv: Sequence[str], console: Console) -> int:
     """Runs one of the verbs about memories; returns the exit code: 1 where episodes were refused."""
-    verbs: Mapping[str, Callable[[Sequence[str], Console], int]] = {"build": _run_build, "query": _run_query}
+    verbs: Mapping[str, Callable[[Sequence[str], Console], int]] = {
+        "build": _run_build,
+        "explain": _run_explain,
+        "query": _run_query,
+    }
     if argv and argv[0] in ("-h", "--help"):
         console.print(format_verbs_help("evolvent memory", _VERB_HELP), soft_wrap=True)
         return 0
@@ -131,20 +140,15 @@ def _choose_key(demonstrations: Sequence[Demonstration], console: Console) -> Ke
 
 
 def _read_demonstrations(args: argparse.Namespace, refused: list[str]) -> Iterable[Demonstration]:
-    from evolvent.cli.runs import find_store
     from evolvent.memory.loaders import read_trad
     from evolvent.memory.records import make_demonstration
-    from evolvent.store.exchange import read_jsonl
-    from evolvent.store.store import Store
 
     if args.layout == "trad":
         imported = read_trad(args.data)
         refused += [str(error) for error in imported.invalid]
         trajectories: Iterable[Trajectory] = imported.trajectories
-    elif args.data.is_dir():
-        trajectories = Store.open(find_store(args.data)).trajectories()
     else:
-        trajectories = read_jsonl(args.data)
+        trajectories = _read_episodes(args.data)
     for trajectory in trajectories:
         if trajectory.error is not None or (trajectory.success is False and not args.every):
             continue
@@ -153,6 +157,127 @@ def _read_demonstrations(args: argparse.Namespace, refused: list[str]) -> Iterab
             yield make_demonstration(trajectory, kind=kind)
         except EvolventError as error:
             refused.append(str(error))
+
+
+def _read_episodes(data: Path) -> Iterable[Trajectory]:
+    from evolvent.cli.runs import find_store
+    from evolvent.store.exchange import read_jsonl
+    from evolvent.store.store import Store
+
+    return Store.open(find_store(data)).trajectories() if data.is_dir() else read_jsonl(data)
+
+
+# ---------------------------------------------------------------------------------------------------- explaining
+
+
+def _run_explain(argv: Sequence[str], console: Console) -> int:
+    """Writes thoughts with a model behind an endpoint; returns 1 where an episode's could not be written."""
+    args = _parse_explain(argv)
+    from pydantic import SecretStr
+
+    from evolvent.agents.writers import KeptWriter, writer_for
+    from evolvent.cli.setup.registry import load_worlds
+    from evolvent.engine.asks import Sampling
+    from evolvent.engine.servers import endpoint_type
+    from evolvent.methods.trad import label_thoughts
+    from evolvent.store.store import Store
+
+    worlds = load_worlds(args.worlds)
+    prompt_settings = {"max_steps": args.steps or None, "outcome": args.outcome}
+    settings = {name: getattr(args, name) for name in ("model", "temperature", "seed", "overwrite")} | prompt_settings
+    _check_explained(args.output_dir, settings)
+    key = os.environ.get(args.key_env)
+    counts: Counter[str] = Counter()
+    errors: list[str] = []
+    with (
+        endpoint_type(args.dialect)(args.endpoint, args.model, key=SecretStr(key) if key else None) as endpoint,
+        Store.open(args.output_dir / "trajectories", writing=True) as store,
+    ):
+        endpoint.check()
+        sampling = Sampling(temperature=args.temperature)
+        writer = KeptWriter(writer_for(endpoint, sampling), args.output_dir / "answers.jsonl", settings)
+        stored_ids = set(store.ids())
+        for chunk in _group(_read_episodes(args.data), args.slots):
+            episodes = [each for each in chunk if each.id not in stored_ids and each.error is None]
+            counts["kept"] += sum(each.id in stored_ids for each in chunk)
+            labeled = label_thoughts(
+                episodes,
+                writer,
+                worlds=worlds,
+                overwrite=args.overwrite,
+                max_steps=args.steps or None,
+                outcome=args.outcome,
+                seed=args.seed,
+                slots=args.slots,
+            )
+            for trajectory in labeled.trajectories:
+                if trajectory.id not in labeled.failed:
+                    store.append(trajectory)
+                    counts["episodes"] += 1
+            counts["steps"] += labeled.written
+            counts["missing"] += labeled.missing
+            errors += [f"{name}: {error}" for name, error in labeled.failed.items()]
+    summary = f"{counts['steps']} thoughts in {counts['episodes']} episodes, {counts['kept']} episodes were done before"
+    console.print(show_hidden(f"{summary}; {args.output_dir}"), soft_wrap=True)
+    console.print(f"{writer.asked} answers were asked for, {writer.found} were kept", soft_wrap=True)
+    if counts["missing"]:
+        console.print(f"{counts['missing']} steps have no thought: the model's answer was empty", soft_wrap=True)
+    for line in errors[:_MAX_MESSAGES]:
+        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
+    if errors:
+        console.print(f"episodes without thoughts: {len(errors)}; the same command asks again", soft_wrap=True)
+    return 1 if errors else 0
+
+
+def _parse_explain(argv: Sequence[str]) -> argparse.Namespace:
+    about = "Let a model say why each recorded action was taken (TRAD); the same command resumes."
+    parser = Parser("evolvent memory explain", about)
+    parser.add("data", type=Path, help="a run, or a .jsonl file of trajectories")
+    parser.add("--worlds", nargs="+", required=True, metavar="NAME", help="its worlds, for their instructions")
+    parser.add("--to", dest="output_dir", type=Path, required=True, metavar="FOLDER", help="for the episodes")
+    parser.add("--endpoint", required=True, metavar="URL", help="the model's server: http://127.0.0.1:8000/v1, say")
+    parser.add("--model", required=True, help="the model to ask there")
+    parser.add("--dialect", default="openai", help="what it speaks: openai, vllm, sglang (openai)")
+    parser.add("--key_env", default="OPENAI_API_KEY", help="the environment variable that holds its key")
+    parser.add("--steps", type=parse_count, default=0, metavar="N", help="show the last N steps only; 0: all")
+    parser.add("--outcome", action="store_true", help="also show what the action led to")
+    parser.add("--overwrite", action="store_true", help="write thoughts anew where there are some")
+    parser.add("--temperature", type=float, default=0.0, help="of the model (0: the likeliest token)")
+    parser.add("--seed", type=parse_count, default=0, help="all randomness derives from it")
+    parser.add("--slots", type=parse_count, default=64, help="episodes that are worked on at once (64)")
+    args = parser.parse_argv(argv)
+    from evolvent.engine.servers import ServerDialect
+
+    problems = [] if args.data.exists() else [Problem("data", f"{args.data} does not exist", "pass a run or a file")]
+    if args.dialect not in get_args(ServerDialect):
+        problems.append(unknown_name_problem("dialect", args.dialect, get_args(ServerDialect), location="--dialect"))
+    if not args.slots:
+        problems.append(Problem("--slots", "got 0, expected 1 or more"))
+    if problems:
+        raise ConfigError(problems)
+    return args
+
+
+def _check_explained(folder: Path, settings: Mapping[str, object]) -> None:
+    """Writes the settings of a folder of thoughts; raises ConfigError where it holds thoughts of other settings."""
+    path = folder / "explain.json"
+    if path.exists():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        problems = [
+            Problem(f"--{name}", f"got {value!r}; {folder} holds thoughts with {kept.get(name)!r}", "use another --to")
+            for name, value in settings.items()
+            if kept.get(name) != value
+        ]
+        if problems:
+            raise ConfigError(problems)
+    write_atomic(path, json.dumps(settings, indent=1))
+
+
+def _group(trajectories: Iterable[Trajectory], size: int) -> Iterator[list[Trajectory]]:
+    """Yields the trajectories in lists of `size`."""
+    iterator = iter(trajectories)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
 
 
 # ---------------------------------------------------------------------------------------------------- asking

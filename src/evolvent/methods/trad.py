@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from evolvent.agents.prompts import hindsight_prompt, prompts_digest
+from evolvent.agents.prompts import hindsight_digest, hindsight_prompt, prompts_digest
 from evolvent.agents.steps import StepAgent
 from evolvent.agents.writers import Writer, WriteRequest, writer_for
 from evolvent.config import Config
@@ -184,17 +184,21 @@ def label_thoughts(
     engine: Engine | None = None,
     sampling: Sampling = GREEDY,
     overwrite: bool = False,
+    max_steps: int | None = None,
+    outcome: bool = False,
     seed: int = 0,
     slots: int = 64,
 ) -> LabeledDemonstrations:
     """Writes the thoughts of demonstrations, each with its action known; any policy can write them.
 
-    A thought is written after the steps before it and their thoughts, never after later observations. Because it
-    explains a given action, it is better than an agent's own thought; retrieval has to bridge that gap.
+    A thought is written after the steps before it and their thoughts, never after later observations unless `outcome`
+    is set. Because it explains a given action, it is better than an agent's own thought; retrieval has to bridge that
+    gap.
 
     Args:
         worlds: by name, for their instructions.
         overwrite: write thoughts anew where there are some.
+        max_steps, outcome: what the writer is shown; see `hindsight_prompt`.
     Raises:
         ConfigError: two trajectories share an id, observations have no text, or a world is missing.
     """
@@ -217,10 +221,12 @@ def label_thoughts(
             writer,
             worlds[trajectory.task.world].instructions,
             overwrite=overwrite,
+            prompt_settings={"max_steps": max_steps, "outcome": outcome},
             seed=seed,
         )
         for trajectory in data
     ]
+    digest = hindsight_digest(max_steps=max_steps, outcome=outcome)
     labeled, failed, counts = list(data), dict[str, EvolventError](), Counter[str]()
     for job_result in run_jobs(jobs, engine, slots=slots):
         trajectory = data[job_result.index]
@@ -236,14 +242,18 @@ def label_thoughts(
             new_step.thought != old_step.thought for new_step, old_step in zip(steps, trajectory.steps, strict=True)
         )
         counts["missing"] += sum(not text for text in job_result.value)
-        labeled[job_result.index] = replace(
-            trajectory, steps=steps, meta={**trajectory.meta, "thoughts": prompts_digest()}
-        )
+        labeled[job_result.index] = replace(trajectory, steps=steps, meta={**trajectory.meta, "thoughts": digest})
     return LabeledDemonstrations(tuple(labeled), counts["written"], counts["missing"], failed)
 
 
 def _write_thoughts(
-    record: Demonstration, writer: Writer, instructions: str, *, overwrite: bool, seed: int
+    record: Demonstration,
+    writer: Writer,
+    instructions: str,
+    *,
+    overwrite: bool,
+    prompt_settings: Mapping[str, Any],
+    seed: int,
 ) -> Job[list[str]]:
     """Writes the thoughts of one demonstration, step by step."""
     session, thoughts = writer.begin(sample_seed(seed, "thoughts", record.trajectory_id) % 2**63), list[str]()
@@ -251,10 +261,12 @@ def _write_thoughts(
         if step.thought and not overwrite:
             thoughts.append(step.thought)
             continue
-        steps_so_far = [
-            replace(step_record, thought=text) for step_record, text in zip(record.steps, [*thoughts, ""], strict=False)
+        missing = [""] * (len(record.steps) - index)
+        steps = [
+            replace(step_record, thought=text)
+            for step_record, text in zip(record.steps, [*thoughts, *missing], strict=True)
         ]
-        prompt = hindsight_prompt(instructions, replace(record, steps=tuple(steps_so_far)), index)
+        prompt = hindsight_prompt(instructions, replace(record, steps=tuple(steps)), index, **prompt_settings)
         reply: Any = yield from session.write(WriteRequest(prompt, ("\n>",), _MAX_THOUGHT_TOKENS, allow_shorter=True))
         thoughts.append(reply.text.partition("\n>")[0].strip())
     return thoughts
