@@ -40,7 +40,7 @@ _TRAINING = {
 _SUBVERBS = {
     "bench": ("agent-eval", "bfcl", "calls", "code", "trad", "seek", "leaderboard", "compare", "study"),
     "data": ("stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
-    "memory": ("build", "query"),
+    "memory": ("build", "explain", "query"),
     "models": ("list", "get", "show"),
     "new": ("world", "method"),
     "runs": ("list", "show", "export", "import", "recover", "track", "push", "pull"),

@@ -65,7 +65,7 @@ SUBVERBS = {
     "bench": ("", "agent-eval", "bfcl", "calls", "code", "trad", "seek", "leaderboard", "compare", "study"),
     "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, *RETURN_TEXTS, "sequence"),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
-    "memory": ("", "build", "query"),
+    "memory": ("", "build", "explain", "query"),
     "models": ("", "list", "get", "show"),
 }
 

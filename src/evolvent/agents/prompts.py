@@ -144,13 +144,15 @@ def hindsight_prompt(
         outcome: also show what the action led to: the end of the next observation.
     """
     first = 0 if max_steps is None else max(0, step + 1 - max_steps)
-    shown = demonstration.steps[first : step + 1]
+    shown_steps = demonstration.steps[first : step + 1]
     following = ""
     if outcome:
         is_last = step + 1 == len(demonstration.steps)
         after = demonstration.final_observation if is_last else demonstration.steps[step + 1].observation
         following = _clip_start(after or "The episode ended.")
-    part = _episode_fields(None, (demonstration.task, shown[0].observation), shown, following=following)
+    part = _episode_fields(
+        None, (demonstration.task, shown_steps[0].observation), shown_steps, following=following
+    )
     return Prompt(instructions, _template(_OUTCOME_TEMPLATE if outcome else "explain.jinja").render(part))
 
 

@@ -198,8 +198,8 @@ def _run_explain(argv: Sequence[str], console: Console) -> int:
         writer = KeptWriter(writer_for(endpoint, sampling), args.output_dir / "answers.jsonl", settings)
         stored_ids = set(store.ids())
         for chunk in _group(_read_episodes(args.data), args.slots):
-            episodes = [each for each in chunk if each.id not in stored_ids and each.error is None]
-            counts["kept"] += sum(each.id in stored_ids for each in chunk)
+            episodes = [episode for episode in chunk if episode.id not in stored_ids and episode.error is None]
+            counts["kept"] += sum(episode.id in stored_ids for episode in chunk)
             labeled = label_thoughts(
                 episodes,
                 writer,
@@ -262,11 +262,11 @@ def _check_explained(folder: Path, settings: Mapping[str, object]) -> None:
     """Writes the settings of a folder of thoughts; raises ConfigError where it holds thoughts of other settings."""
     path = folder / "explain.json"
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        earlier = json.loads(path.read_text(encoding="utf-8"))
         problems = [
-            Problem(f"--{name}", f"got {value!r}; {folder} holds thoughts with {kept.get(name)!r}", "use another --to")
+            Problem(f"--{name}", f"got {value!r}, {folder} holds thoughts with {earlier.get(name)!r}", "change --to")
             for name, value in settings.items()
-            if kept.get(name) != value
+            if earlier.get(name) != value
         ]
         if problems:
             raise ConfigError(problems)

@@ -464,13 +464,13 @@ def _measure_team(
             ("policy", "world", "episodes", "return", "success"),
             [
                 (
-                    str(each["name"]),
-                    config.world if each is row else str(each["world"]),
-                    str(each["episodes"]),
-                    f"{each['return'][0]:.3f}",
-                    f"{each['success'][0]:.1%}" if each["success"] else "-",
+                    str(table_row["name"]),
+                    config.world if table_row is row else str(table_row["world"]),
+                    str(table_row["episodes"]),
+                    f"{table_row['return'][0]:.3f}",
+                    f"{table_row['success'][0]:.1%}" if table_row["success"] else "-",
                 )
-                for each in rows
+                for table_row in rows
             ],
             numbers=("episodes", "return", "success"),
         )

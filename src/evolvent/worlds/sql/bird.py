@@ -344,7 +344,7 @@ class Bird:
         return Scene(
             first_observation,
             question.gold,
-            lambda: admissible,
+            partial(tuple, admissible),
             open_database,
             self._compare,
             cacheable=not self._limits.clock,

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from evolvent.errors import EnvLost
@@ -248,7 +249,7 @@ class Database:
 
         A connection is used again after its database was closed, with its limits: making one takes longer than a query.
         """
-        database = _take_idle_database(limits)
+        database = _idle_databases().take(limits)
         if database is None:
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA temp_store = MEMORY")
@@ -330,25 +331,37 @@ class Database:
         """Releases all resources; a second call is harmless."""
         if self._is_closed:
             return
-        if self._is_reusable and len(_IDLE_DATABASES) < _MAX_IDLE_DATABASES:
-            _IDLE_DATABASES.append(copy(self))
-        else:
+        if not self._is_reusable or not _idle_databases().give(copy(self)):
             self._connection.close()
         self._is_closed = True
 
 
-_IDLE_DATABASES: list[Database] = []
-"""Closed databases in memory: their connections can be given other contents."""
+class _IdleDatabases:
+    """Closed databases in memory, whose connections can be given other contents. Any thread may take one."""
 
+    def __init__(self) -> None:
+        self._databases: list[Database] = []
 
-def _take_idle_database(limits: Limits) -> Database | None:
-    """Returns a closed database with these limits, or None."""
-    try:
-        database = _IDLE_DATABASES.pop()
-    except IndexError:
+    def take(self, limits: Limits) -> Database | None:
+        """Returns a database with these limits, or None."""
+        try:
+            database = self._databases.pop()
+        except IndexError:
+            return None
+        if database._limits == limits:
+            return database
+        database._connection.close()
         return None
-    if database._limits == limits:
-        return database
-    database._connection.close()
-    return None
+
+    def give(self, database: Database) -> bool:
+        """Returns whether the database is kept."""
+        if len(self._databases) >= _MAX_IDLE_DATABASES:
+            return False
+        self._databases.append(database)
+        return True
+
+
+@cache
+def _idle_databases() -> _IdleDatabases:
+    return _IdleDatabases()
 

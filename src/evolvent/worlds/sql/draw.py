@@ -386,6 +386,10 @@ class Draft:
     def _plurals(self) -> Mapping[str, str]:
         return {entity.name: entity.plural for entity in DOMAINS[self.kind.domain]}
 
+    def list_admissible(self) -> tuple[str, ...]:
+        """Returns `admissible`."""
+        return self.admissible
+
     @cached_property
     def admissible(self) -> tuple[str, ...]:
         """Returns the gold query at a random index among eleven others: all are misreadings of one query, itself

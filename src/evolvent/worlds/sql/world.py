@@ -105,7 +105,7 @@ class Generated:
         return Scene(
             first_observation,
             draft.gold,
-            lambda: draft.admissible,
+            draft.list_admissible,
             draft.create_database,
             self._compare,
             vocabulary,

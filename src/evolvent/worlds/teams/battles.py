@@ -62,17 +62,17 @@ class _Padding:
         shield = [1] if any(UNITS[unit].shield for unit in units) else []
         types = [2 + TYPES.index(unit) for unit in layout.types]
         body = [0, *shield, *types]  # health, shield, types
-        first_ally, own = _MOVES + MAX_ENEMIES * _UNIT, _OBSERVATION - _BODY
+        first_ally, own_start = _MOVES + MAX_ENEMIES * _UNIT, _OBSERVATION - _BODY
         starts = [_MOVES + unit * _UNIT for unit in range(enemies)]
         starts += [first_ally + unit * _UNIT for unit in range(self.agents - 1)]
-        places = [range(start, start + _PLACE) for start in starts]
+        place_columns = [range(start, start + _PLACE) for start in starts]
         bodies = [[start + _PLACE + column for column in body] for start in starts]
-        columns = [*range(_MOVES), *chain.from_iterable(map(chain, places, bodies)), *(own + column for column in body)]
+        columns = [*range(_MOVES), *chain.from_iterable(map(chain, place_columns, bodies)), *(own_start + column for column in body)]
         self.observation = np.array(columns)
         self.state, state_starts = self._locate_state(enemies, body)
         only_type = 1 + TYPES.index(units[0])  # behind the health and the shield
         is_alike = not layout.types
-        self.health_and_type = _pair([*(start + _PLACE for start in starts), own], only_type + 1, is_alike)
+        self.health_and_type = _pair([*(start + _PLACE for start in starts), own_start], only_type + 1, is_alike)
         self.state_health_and_type = np.concatenate(
             [
                 _pair(state_starts[: self.agents], _PLACE + only_type, is_alike),
@@ -147,8 +147,8 @@ class BattlesBatch(ArrayTeam):
         terminated, success = np.zeros(self.size, dtype=bool), np.zeros(self.size, dtype=bool)
         for part, padding, is_played in self._iterate_parts():
             orders = np.where(is_played[:, None], actions[:, : padding.agents], 0)
-            for whole, values in zip((reward, terminated, success), part._move(orders), strict=True):
-                whole[is_played] = values[is_played]
+            for total, values in zip((reward, terminated, success), part._move(orders), strict=True):
+                total[is_played] = values[is_played]
         return reward, terminated, success
 
     def _iterate_parts(self) -> list[tuple[BattleBatch, _Padding, NDArray[np.bool_]]]:
@@ -201,19 +201,19 @@ class BattlesBatch(ArrayTeam):
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> TeamView:
         """Restores a snapshot; raises BatchMismatch for one of other layouts, tasks or rows."""
-        own = {name: array for name, array in state.items() if "." not in name}
+        own_arrays = {name: array for name, array in state.items() if "." not in name}
         parts = [
             {field: state[f"{name}.{field}"] for field in part.state_names if f"{name}.{field}" in state}
             for name, part in zip(self.layouts, self._parts, strict=True)
         ]
-        expected = len(own) + sum(len(part.state_names) for part in self._parts)
-        if sum(map(len, parts)) + len(own) != len(state) or len(state) != expected:
+        expected = len(own_arrays) + sum(len(part.state_names) for part in self._parts)
+        if sum(map(len, parts)) + len(own_arrays) != len(state) or len(state) != expected:
             raise BatchMismatch("the snapshot belongs to other layouts", value=sorted(state), expected=self.layouts)
         for part, arrays in zip(self._parts, parts, strict=True):
             wrong = {name: array.shape for name, array in arrays.items() if array.shape != getattr(part, name).shape}
             if wrong:
                 raise BatchMismatch("the snapshot belongs to another batch", value=wrong, expected=self.size)
-        super().restore(own)
+        super().restore(own_arrays)
         for part, arrays in zip(self._parts, parts, strict=True):
             for name, array in arrays.items():
                 setattr(part, name, array.astype(getattr(part, name).dtype))
@@ -262,9 +262,9 @@ class BattlesWorld:
 
     def batch(self, tasks: Sequence[Task], size: int) -> BattlesBatch:
         """Creates E rows; raises ConfigError for tasks of other layouts."""
-        others = sorted({str(task.spec["layout"]) for task in tasks} - set(self.layouts))
-        if others:
-            raise ConfigError("battles have other layouts", value=others, expected=self.layouts)
+        other_layouts = sorted({str(task.spec["layout"]) for task in tasks} - set(self.layouts))
+        if other_layouts:
+            raise ConfigError("battles have other layouts", value=other_layouts, expected=self.layouts)
         return BattlesBatch(tasks, size, horizon=self._horizon)
 
     def optimum(self, task: Task) -> Optimum:

@@ -159,8 +159,8 @@ class Sheet(ToolWorld):
         rendered = self._rendered_cells.get(text)
         if rendered is None:
             vocabulary = self._vocabulary
-            words = (word if vocabulary.issuperset(words_of(word)) else "?" for word in text.split())
-            rendered = " ".join(words) or _EMPTY_CELL
+            masked_words = (word if vocabulary.issuperset(words_of(word)) else "?" for word in text.split())
+            rendered = " ".join(masked_words) or _EMPTY_CELL
             if len(self._rendered_cells) < _MAX_CACHED_CELLS:
                 self._rendered_cells[text] = rendered
         return rendered
