@@ -388,7 +388,8 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command_line("teams_worlds", __doc__, quick="two layouts and fewer steps", save=RESULTS / "teams_worlds.json")
+    few = "two layouts and fewer steps"
+    parser = command_line("teams_worlds", __doc__, quick=few, save=RESULTS / "teams_worlds.json")
     options = parser.parse_args(arguments)
     found = measure(quick=options.quick)
     print(table(found))

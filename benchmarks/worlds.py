@@ -3,13 +3,13 @@
     python -m benchmarks.worlds [--worlds NAME ...] [--quick] [--json] [--save [FILE]]
 
 One thread, CPU time. Every world is measured in a process of its own. `steps_per_cpu_s` counts making and resetting
-environments: the expert plays 200 tasks of each trained tier, again and again, as rollouts do. `first_visit` is the rate
-when every task is new to the world object, which then prepares it; `first_visit_listed` is that with the legal actions
-read at the start of every episode, which some worlds compute when they are read. `cold_cpu_s` is a fresh process: seconds
-to import and make the world, to deal its first panel, and to reset its first task.
+environments: the expert plays 200 tasks of each trained tier, again and again, as rollouts do. `first_visit` is the
+rate when every task is new to the world object, which then prepares it; `first_visit_listed` is that with the legal
+actions read at the start of every episode, which some worlds compute when they are read. `cold_cpu_s` is a fresh
+process: seconds to import and make the world, to deal its first panel, and to reset its first task.
 
-The audit plays every test task: the expert should win .95 of each tier, random legal actions at most .2 and blind replay
-of training plans at most .05 of the held-out tiers. Battles (`battle:LAYOUT`) are played in a batch of 256 by random
+The audit plays every test task: the expert should win .95 of each tier, random legal actions at most .2 and blind
+replay of training plans at most .05 of the held-out tiers. Battles (`battle:LAYOUT`) are played in a batch of 256 by random
 actions; their expert is a script, which wins .95 nowhere but in small ones.
 
 `--save` writes the file after every world. A world is not measured again while its sources are those of its figures.
@@ -236,7 +236,8 @@ def list_table(cells: Mapping[str, Mapping[str, Any]]) -> str:
             line += f"{cell['first_visit']:13,.0f}{cell['first_visit_listed']:9,.0f}{cell['panel_cpu_s']:14.2f}"
             line += f"{cold['load']:6.2f}{cold['panel'] + cold['reset']:12.2f}"
         rows.append(line)
-    rows += ["", "world        tier    tasks kinds  expert  random  replay  copies   (limits: >= .95, <= .20, <= .05, 0)"]
+    limits = "(limits: >= .95, <= .20, <= .05, 0)"
+    rows += ["", f"world        tier    tasks kinds  expert  random  replay  copies   {limits}"]
     for name, cell in cells.items():
         for tier, row in cell["tiers"].items():
             shares = [row[column] for column in (*FIGURES.values(), "duplicates")]

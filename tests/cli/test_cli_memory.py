@@ -95,7 +95,8 @@ def explain_by(requests, fails=()):
         if any(text in prompt for text in fails):
             return 400, {}, {"error": {"message": "too long for this model"}}
         action = re.findall(r"> act: (.*)", prompt)[-1]
-        return 200, {}, completion(f" It fits. Next, I need to {action}\n> act: x", ids=None, logprobs=None, prompt=None)
+        text = f" It fits. Next, I need to {action}\n> act: x"
+        return 200, {}, completion(text, ids=None, logprobs=None, prompt=None)
 
     return answer
 

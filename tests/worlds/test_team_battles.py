@@ -1,4 +1,4 @@
-"""Battles of several layouts in one form: the same episodes, every feature in its place, and weights that fit them all."""
+"""Battles of several layouts in one form: the same episodes, and every feature in its place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def read_unit(row, start: int) -> dict[str, object]:
 
 def test_the_form_has_room_for_every_layout():
     specs = [make_batch(name)[1].spec for name in LAYOUTS]
-    assert {(spec.observation, spec.actions.n, spec.state) for spec in specs} == {(4 + 21 * 11 + 7, 18, 10 * 28 + 12 * 9)}
+    sizes = {(spec.observation, spec.actions.n, spec.state) for spec in specs}
+    assert sizes == {(4 + 21 * 11 + 7, 18, 10 * 28 + 12 * 9)}
     assert [spec.agents for spec in specs] == [3, 8, 5, 8, 10] and (MAX_ALLIES, MAX_ENEMIES) == (10, 12)
     assert [spec.horizon for spec in specs] == [60, 120, 120, 150, 180]
     assert make_batch("3m", "MMM2")[1].spec.agents == 10

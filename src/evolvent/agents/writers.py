@@ -26,7 +26,16 @@ from evolvent.models.policy import Policy
 from evolvent.store.log import parse_rows
 from evolvent.trajectory import Generation, JsonObject, canonical_json
 
-__all__ = ["EpisodeWriter", "KeptWriter", "ScriptedWriter", "WriteRequest", "Writer", "WriterReply", "Writing", "writer_for"]
+__all__ = [
+    "EpisodeWriter",
+    "KeptWriter",
+    "ScriptedWriter",
+    "WriteRequest",
+    "Writer",
+    "WriterReply",
+    "Writing",
+    "writer_for",
+]
 
 _STRIDE, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1  # seeds of turns as the language agent draws them
 

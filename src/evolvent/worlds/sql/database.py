@@ -245,7 +245,7 @@ class Database:
 
     @classmethod
     def from_image(cls, image: bytes, tables: Iterable[str], limits: Limits = MEMORY_LIMITS) -> Database:
-        """Creates a database in memory from the bytes of a file (`image.build_image`), the names of whose tables are given.
+        """Creates a database in memory from the bytes of a file (`image.build_image`).
 
         A connection is used again after its database was closed, with its limits: making one takes longer than a query.
         """

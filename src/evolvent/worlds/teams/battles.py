@@ -50,8 +50,8 @@ class _Padding:
     Attributes:
         observation: `[O]` columns of the common observation, of the layout's features in their order.
         state: `[S]` columns of the common state.
-        health_and_type: of a layout whose units are alike, `[2, units]` columns of the health and of the type of each unit
-            in an observation, which the layout's own features leave out; of its state too.
+        health_and_type: of a layout whose units are alike, `[2, units]` columns of the health and of the type of each
+            unit in an observation, which the layout's own features leave out; `state_health_and_type`: in the state.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,8 +67,8 @@ class _Padding:
         starts += [first_ally + unit * _UNIT for unit in range(self.agents - 1)]
         place_columns = [range(start, start + _PLACE) for start in starts]
         bodies = [[start + _PLACE + column for column in body] for start in starts]
-        columns = [*range(_MOVES), *chain.from_iterable(map(chain, place_columns, bodies)), *(own_start + column for column in body)]
-        self.observation = np.array(columns)
+        unit_columns = chain.from_iterable(map(chain, place_columns, bodies))
+        self.observation = np.array([*range(_MOVES), *unit_columns, *(own_start + column for column in body)])
         self.state, state_starts = self._locate_state(enemies, body)
         only_type = 1 + TYPES.index(units[0])  # behind the health and the shield
         is_alike = not layout.types
@@ -125,7 +125,9 @@ class BattlesBatch(ArrayTeam):
         )
         super().__init__(tasks, size, spec=spec)
         self._parts = [
-            BattleBatch(LAYOUTS[name], [task for task in tasks if task.spec["layout"] == name], size, horizon=int(limit))
+            BattleBatch(
+                LAYOUTS[name], [task for task in tasks if task.spec["layout"] == name], size, horizon=int(limit)
+            )
             for name, limit in zip(self.layouts, self._limits, strict=True)
         ]
         self.layout = np.zeros(size, dtype=np.int64)  # index of the layout that a row plays
@@ -238,9 +240,7 @@ class BattlesWorld:
     name, version = "team_battle", "1"
     tiers = ("seen",)
 
-    def __init__(
-        self, layouts: Sequence[str] = (), *, horizon: int | None = None, sizes: Sizes | None = None
-    ) -> None:
+    def __init__(self, layouts: Sequence[str] = (), *, horizon: int | None = None, sizes: Sizes | None = None) -> None:
         self.layouts = tuple(layouts) or tuple(LAYOUTS)
         problems = [unknown_name_problem("layout", name, LAYOUTS) for name in self.layouts if name not in LAYOUTS]
         problems += [
