@@ -138,7 +138,7 @@ class KeptWriter:
 
     def __init__(self, writer: Writer, path: Path, settings: JsonObject) -> None:
         self.writer, self.path, self.settings = writer, path, settings
-        self.asked = self.found = 0
+        self.num_asked = self.num_found = 0
         self._texts: dict[str, str] = dict(parse_rows(path, lambda row: (row["key"], str(row["text"]))))
 
     def begin(self, seed: int) -> _KeptEpisodeWriter:
@@ -147,12 +147,12 @@ class KeptWriter:
     def find(self, key: str) -> str | None:
         """Returns a kept answer, or None."""
         text = self._texts.get(key)
-        self.found += text is not None
+        self.num_found += text is not None
         return text
 
     def keep(self, key: str, text: str) -> None:
         """Writes an answer to the file."""
-        self.asked += 1
+        self.num_asked += 1
         self._texts[key] = text
         append_line(self.path, {"key": key, "text": text})
 

@@ -219,7 +219,7 @@ def _run_explain(argv: Sequence[str], console: Console) -> int:
             errors += [f"{name}: {error}" for name, error in labeled.failed.items()]
     summary = f"{counts['steps']} thoughts in {counts['episodes']} episodes, {counts['kept']} episodes were done before"
     console.print(show_hidden(f"{summary}; {args.output_dir}"), soft_wrap=True)
-    console.print(f"{writer.asked} answers were asked for, {writer.found} were kept", soft_wrap=True)
+    console.print(f"{writer.num_asked} answers were asked for, {writer.num_found} were kept", soft_wrap=True)
     if counts["missing"]:
         console.print(f"{counts['missing']} steps have no thought: the model's answer was empty", soft_wrap=True)
     for line in errors[:_MAX_MESSAGES]:

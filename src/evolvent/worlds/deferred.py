@@ -7,14 +7,13 @@ as if the list stood there: its keys and their order, equality with a dict, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 __all__ = ["DeferredInfo"]
 
 _ADMISSIBLE = "admissible"
 
 
-class DeferredInfo(Mapping[str, Any]):
+class DeferredInfo(Mapping[str, object]):
     """The legal actions, which come first, and other fields.
 
     A copy or a pickle is a plain dict.
@@ -30,10 +29,10 @@ class DeferredInfo(Mapping[str, Any]):
 
     __slots__ = ("_fields", "_list_actions")
 
-    def __init__(self, list_actions: Callable[[], Sequence[str]], fields: Mapping[str, Any]) -> None:
+    def __init__(self, list_actions: Callable[[], Sequence[str]], fields: Mapping[str, object]) -> None:
         self._list_actions, self._fields = list_actions, fields
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         return self._list_actions() if name == _ADMISSIBLE else self._fields[name]
 
     def __contains__(self, name: object) -> bool:
@@ -49,9 +48,9 @@ class DeferredInfo(Mapping[str, Any]):
     def __repr__(self) -> str:
         return repr(dict(self))
 
-    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+    def __reduce__(self) -> tuple[type[dict[str, object]], tuple[dict[str, object]]]:
         return dict, (dict(self),)
 
-    def with_fields(self, **fields: Any) -> DeferredInfo:
+    def with_fields(self, **fields: object) -> DeferredInfo:
         """Returns the same legal actions beside more fields."""
         return DeferredInfo(self._list_actions, {**self._fields, **fields})

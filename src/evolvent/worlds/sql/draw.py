@@ -489,8 +489,10 @@ class _PlainTables:
 def _list_cells(part: Part, texts: Mapping[str, Sequence[str]]) -> Iterator[Row]:
     """Yields the rows of a table, columns in the order of `COLUMNS`; the first table has no parents."""
     cells, size = part.cells, len(part.cells["name"])
-    parents = [row + 1 for row in cells["parent"]] if "parent" in cells else [None] * size
-    columns = [list(map(texts[column].__getitem__, cells[column])) for column in ("name", "text0", "text1")]
+    parents: Sequence[int | None] = [None] * size
+    if "parent" in cells:
+        parents = [row + 1 for row in cells["parent"]]
+    columns = [[texts[column][number] for number in cells[column]] for column in ("name", "text0", "text1")]
     return zip(range(1, size + 1), columns[0], parents, *columns[1:], cells["number0"], cells["number1"], strict=True)
 
 

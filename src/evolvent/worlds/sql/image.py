@@ -65,7 +65,7 @@ def _build_page(cells: Sequence[bytes], offset: int) -> bytes:
     return b"".join([header, pointer_array, bytes(position - start), *reversed(cells)])
 
 
-def _build_cell(rowid: int, types: bytes, values: Sequence[object]) -> bytes:
+def _build_cell(rowid: object, types: bytes, values: Sequence[object]) -> bytes:
     """Returns a cell: the sizes, the row id, and a record of serial types and values."""
     encoded = list(map(_encode_value, values))
     types += b"".join([value_type for value_type, _ in encoded])
@@ -91,9 +91,7 @@ def _encode_value(value: object) -> tuple[bytes, bytes]:
 
 
 @lru_cache(4096)
-def _encode_varint(number: int) -> bytes:
-    if 0 <= number < 128:
-        return bytes([number])
-    if 0 <= number < _MAX_VARINT_2:
-        return bytes([128 | number >> 7, number & 127])
-    raise _TooLargeError
+def _encode_varint(number: object) -> bytes:
+    if not isinstance(number, int) or not 0 <= number < _MAX_VARINT_2:
+        raise _TooLargeError
+    return bytes([number] if number < 128 else [128 | number >> 7, number & 127])
