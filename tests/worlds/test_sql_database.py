@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import EnvLost
-from evolvent.worlds.sql.database import FILE_LIMITS, MEMORY_LIMITS, Database, Limits, connect
-from evolvent.worlds.sql.image import build_image
+from evolvent.worlds.sql.database import FILE_LIMITS, MEMORY_LIMITS, Database, Limits, build_image, connect
 
 CREATE = {"t": "CREATE TABLE t (a INTEGER, b TEXT)", "u": "CREATE TABLE u (c INTEGER)"}
 ROWS = {"t": [(n, f"text {n}") for n in range(20)], "u": [(n,) for n in range(5)]}

@@ -25,10 +25,9 @@ from typing import TypeVar
 
 from evolvent.trajectory import Json, canonical_json, sample_seed
 from evolvent.worlds.panel import Candidate
-from evolvent.worlds.sql.database import Database, Row
+from evolvent.worlds.sql.database import Database, Row, build_image
 from evolvent.worlds.sql.domains import DOMAINS, KEYS, TERMS, VALUES, Entity
 from evolvent.worlds.sql.equal import same_result
-from evolvent.worlds.sql.image import build_image
 from evolvent.worlds.sql.kinds import Kind, kinds_by_tier
 from evolvent.worlds.sql.query import (
     Condition,

@@ -45,7 +45,7 @@ _STATE = MAX_ALLIES * (_AGENT_STATE + _NUM_ACTIONS) + MAX_ENEMIES * _ENEMY_STATE
 
 
 class _Padding:
-    """Where the features of a layout stand in the common form.
+    """The columns of a layout's features in the common form.
 
     Attributes:
         observation: `[O]` columns of the common observation, of the layout's features in their order.
