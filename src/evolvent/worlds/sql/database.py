@@ -28,7 +28,18 @@ from pathlib import Path
 from evolvent.errors import EnvLost
 from evolvent.worlds.sql.lexer import expansion, is_query
 
-__all__ = ["FILE_LIMITS", "FUNCTIONS", "MEMORY_LIMITS", "Answer", "Database", "Limits", "Row", "TableRows", "build_image", "connect"]
+__all__ = [
+    "FILE_LIMITS",
+    "FUNCTIONS",
+    "MEMORY_LIMITS",
+    "Answer",
+    "Database",
+    "Limits",
+    "Row",
+    "TableRows",
+    "build_image",
+    "connect",
+]
 
 Row = tuple[object, ...]
 TableRows = tuple[str, str, Sequence[Row]]
