@@ -150,9 +150,7 @@ def hindsight_prompt(
         is_last = step + 1 == len(demonstration.steps)
         after = demonstration.final_observation if is_last else demonstration.steps[step + 1].observation
         following = _clip_start(after or "The episode ended.")
-    part = _episode_fields(
-        None, (demonstration.task, shown_steps[0].observation), shown_steps, following=following
-    )
+    part = _episode_fields(None, (demonstration.task, shown_steps[0].observation), shown_steps, following=following)
     return Prompt(instructions, _template(_OUTCOME_TEMPLATE if outcome else "explain.jinja").render(part))
 
 

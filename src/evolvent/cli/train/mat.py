@@ -29,11 +29,10 @@ from evolvent.methods.mat import PRESETS, MATConfig
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
-    from evolvent.methods.mat import TrainedTeam
-    from evolvent.trajectory import Task
-    from evolvent.worlds.teams.base import TeamBatch
     from evolvent.marl.policy import TeamPolicy
-    from evolvent.trajectory import JsonObject, Trajectory
+    from evolvent.methods.mat import TrainedTeam
+    from evolvent.trajectory import JsonObject, Task, Trajectory
+    from evolvent.worlds.teams.base import TeamBatch
     from evolvent.worlds.teams.battle import BattleWorld
     from evolvent.worlds.teams.battles import BattlesWorld
     from evolvent.worlds.teams.extras import ForeignWorld

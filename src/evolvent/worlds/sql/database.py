@@ -397,9 +397,7 @@ def build_image(tables: Sequence[TableRows]) -> bytes | None:
     (https://www.sqlite.org/fileformat2.html): page 1 holds the header and the schema, every table is one leaf page of a
     b-tree, and a row is a record of serial types and values.
     """
-    schema = [
-        (number, ("table", name, name, number + 1, create)) for number, (name, create, _) in enumerate(tables, 1)
-    ]
+    schema = [(number, ("table", name, name, number + 1, create)) for number, (name, create, _) in enumerate(tables, 1)]
     try:
         pages = [_build_page([_build_cell(rowid, b"", row) for rowid, row in schema], _HEADER_SIZE)]
         for _, _, rows in tables:  # the primary key is the row id, and NULL in the record
@@ -440,9 +438,7 @@ def _build_cell(rowid: object, types: bytes, values: Sequence[object]) -> bytes:
     header_size = len(types) + 1
     if header_size > 127:
         raise _TooLargeError
-    return (
-        _encode_varint(header_size + len(body)) + _encode_varint(rowid) + _encode_varint(header_size) + types + body
-    )
+    return _encode_varint(header_size + len(body)) + _encode_varint(rowid) + _encode_varint(header_size) + types + body
 
 
 @lru_cache(8192, typed=True)

@@ -142,7 +142,7 @@ class BattlesBatch(ArrayTeam):
             picks = np.flatnonzero(self.layout[rows] == index)
             part.health[:, np.setdiff1d(rows, rows[picks])] = 0.0  # nobody lives in rows of other layouts
             if picks.size:
-                part._begin(rows[picks], [tasks[pick] for pick in picks], [samples[pick] for pick in picks])
+                part._begin(rows[picks], [tasks[int(pick)] for pick in picks], [samples[int(pick)] for pick in picks])
 
     def _move(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
         reward = np.zeros(self.size)
@@ -223,7 +223,8 @@ class BattlesBatch(ArrayTeam):
 
     def scene(self, row: int) -> Scene:
         """Returns the present scene of a row."""
-        return self._parts[self.layout[row]].scene(row)
+        part: BattleBatch = self._parts[int(self.layout[row])]
+        return part.scene(row)
 
 
 class BattlesWorld:

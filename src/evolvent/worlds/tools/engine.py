@@ -180,7 +180,7 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     if type(value) is str or (type(value) is int and -_MAX_NUMBER < value < _MAX_NUMBER):
         return True
     if isinstance(value, (list, tuple)):
-        return depth < 3 and all([_is_plain(element, depth + 1) for element in value])
+        return depth < 3 and all(_is_plain(element, depth + 1) for element in value)
     return value is None or isinstance(value, (str, bool)) or _to_number(value) is not None
 
 
