@@ -31,7 +31,7 @@ __all__ = ["run"]
 
 _VERB_HELP = {
     "build": "make a memory of recorded episodes, or add some to one",
-    "explain": "let a model behind an endpoint write the thoughts of recorded steps, in hindsight",
+    "explain": "let a model write the thoughts of recorded steps, in hindsight",
     "query": "the remembered steps that are nearest to a text",
 }
 _MAX_MESSAGES, _MAX_CELL_LENGTH = 5, 160
@@ -133,7 +133,7 @@ def _choose_key(demonstrations: Sequence[Demonstration], console: Console) -> Ke
     """Returns the key of a new memory: thoughts, or where no step has one, observations; tells the latter."""
     from evolvent.memory.steps import Key
 
-    if not demonstrations or any(step.thought for each in demonstrations for step in each.steps):
+    if not demonstrations or any(step.thought for record in demonstrations for step in record.steps):
         return Key()
     console.print("no step has a thought: steps are found by their observation", soft_wrap=True)
     return Key.from_name("observation")

@@ -302,11 +302,11 @@ def run(argv: Sequence[str], console: Console) -> int:
     return 0
 
 
-def _print_few_tasks(learned: Sequence[Any], measured: Sequence[Any], console: Console) -> None:
+def _print_few_tasks(learned: Sequence[Any], test_tasks: Sequence[Any], console: Console) -> None:
     """Says so where a team has learned on few tasks and was measured on others."""
-    unseen = {task.id for task in measured} - {task.id for task in learned}
+    unseen = {task.id for task in test_tasks} - {task.id for task in learned}
     if unseen and len(learned) < _FEW_TASKS:
-        line = f"{len(unseen)} of {len(measured)} test tasks are not among the {len(learned)} training tasks,"
+        line = f"{len(unseen)} of {len(test_tasks)} test tasks are not among the {len(learned)} training tasks,"
         line += " which are few"
         console.print(f"{line}: success in training does not carry over to them", soft_wrap=True)
 

@@ -65,17 +65,17 @@ def _choose_hidden_pairs(name: str, kinds: Sequence[Kind]) -> set[tuple[str, str
 
 
 def _select_covering(kinds: Sequence[Kind]) -> list[Kind]:
-    """Selects up to 60 kinds: first those with a pair that no earlier kind has, then the others, each in the given
+    """Selects up to 60 kinds: first those with a pair that no earlier kind has, then the rest, each in the given
     order.
     """
     pairs: set[tuple[str, str]] = set()
     covering: list[Kind] = []
-    others: list[Kind] = []
+    remaining_kinds: list[Kind] = []
     for kind in kinds:
         has_new_pair = not pairs.issuperset(pairwise(kind))
         pairs.update(pairwise(kind))
-        (covering if has_new_pair else others).append(kind)
-    return [*covering, *others][:MAX_KINDS_PER_TIER]
+        (covering if has_new_pair else remaining_kinds).append(kind)
+    return [*covering, *remaining_kinds][:MAX_KINDS_PER_TIER]
 
 
 class Draw:

@@ -112,7 +112,7 @@ def table_match(expected: Sequence[Sequence[Cell]], actual: Sequence[Sequence[Ce
         equal += columns
         if expected_row != actual_row:
             pairs = zip_longest(expected_row, actual_row, fillvalue="")
-            equal -= sum([cell != other and _normalize_cell(cell) != _normalize_cell(other) for cell, other in pairs])
+            equal -= sum([a != b and _normalize_cell(a) != _normalize_cell(b) for a, b in pairs])
     return equal / (rows * columns)
 
 
