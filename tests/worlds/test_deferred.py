@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 
 import pytest
@@ -25,8 +26,44 @@ def test_it_equals_the_dict_that_it_stands_for():
     assert info.get("score") == 0.5 and info.get("invalid") is None
     with pytest.raises(KeyError):
         info["invalid"]
+    assert json.dumps(info) == json.dumps(plain) and {**info} == plain and dict(info) == plain and info | {} == plain
+    assert list(info.values()) == list(plain.values()) and list(info.items()) == list(plain.items())
+    assert not info != plain and {"x": 1} | info == {"x": 1, **plain}
     more = info.with_fields(invalid=True)
     assert {**more} == {**plain, "invalid": True} and "invalid" not in info
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda info: info["admissible"],
+        lambda info: info.get("admissible"),
+        lambda info: dict(info)["admissible"],
+        lambda info: {**info}["admissible"],
+        lambda info: {}.__or__(info)["admissible"],
+        lambda info: (info | {})["admissible"],
+        lambda info: info.copy()["admissible"],
+        lambda info: info.pop("admissible"),
+        lambda info: next(iter(info.values())),
+        lambda info: next(iter(info.items()))[1],
+        lambda info: tuple(json.loads(json.dumps(info))["admissible"]),
+        lambda info: info.setdefault("admissible", ()),
+        lambda info: info.with_fields(won=True)["admissible"],
+    ],
+)
+def test_every_way_to_read_lists_the_actions(read):
+    assert read(DeferredInfo(lambda: ("a", "b"), {"score": 0.5})) == ("a", "b")
+
+
+def test_fields_can_be_changed_as_those_of_a_dict():
+    info = DeferredInfo(lambda: ("a",), {"score": 0.5})
+    info["admissible"] = ("b",)
+    info["won"] = True
+    del info["score"]
+    assert info == {"admissible": ("b",), "won": True} and info.popitem() == ("won", True)
+    info = DeferredInfo(lambda: ("a",), {})
+    info.update(admissible=("c",))
+    assert info["admissible"] == ("c",)
 
 
 def test_copies_are_plain_dicts():
