@@ -28,7 +28,7 @@ def test_it_equals_the_dict_that_it_stands_for():
         info["invalid"]
     assert json.dumps(info) == json.dumps(plain) and {**info} == plain and dict(info) == plain and info | {} == plain
     assert list(info.values()) == list(plain.values()) and list(info.items()) == list(plain.items())
-    assert not info != plain and {"x": 1} | info == {"x": 1, **plain}
+    assert (info != plain) is False and {"x": 1} | info == {"x": 1, **plain}
     more = info.with_fields(invalid=True)
     assert {**more} == {**plain, "invalid": True} and "invalid" not in info
 

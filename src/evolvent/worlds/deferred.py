@@ -74,9 +74,11 @@ class DeferredInfo(dict[str, object]):
     def __reduce__(self) -> tuple[type[dict[str, object]], tuple[dict[str, object]]]:
         return dict, (dict(self),)
 
-    def get(self, name: str, default: object = None) -> object:  # type: ignore[override]
+    def get(self, name: str, default: object = None) -> object:
         """Returns a field, or the default."""
-        return self[name] if name in self else default
+        if name == _ADMISSIBLE:
+            self._list()
+        return super().get(name, default)
 
     def items(self) -> ItemsView[str, object]:  # type: ignore[override]
         """Returns all fields with their names."""
@@ -92,7 +94,7 @@ class DeferredInfo(dict[str, object]):
         """Returns a plain dict."""
         return dict(self)
 
-    def pop(self, name: str, *default: object) -> object:  # type: ignore[override]
+    def pop(self, name: str, *default: object) -> object:
         """Removes a field and returns it."""
         self._list()
         return super().pop(name, *default)
@@ -102,7 +104,7 @@ class DeferredInfo(dict[str, object]):
         self._list()
         return super().popitem()
 
-    def setdefault(self, name: str, default: object = None) -> object:  # type: ignore[override]
+    def setdefault(self, name: str, default: object = None) -> object:
         """Returns a field, which is the default from now on where there is none."""
         self._list()
         return super().setdefault(name, default)
