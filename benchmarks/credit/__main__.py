@@ -3,6 +3,7 @@
     python -m benchmarks.credit [--json] [--jobs N] [--worlds ...] [--methods ...] [--seeds ...] [--cells ...]
     python -m benchmarks.credit --report [--json]     plays nothing, prints what is there
     python -m benchmarks.credit --quick [--json]      the machinery in a minute, on one world; supports no claim
+    python -m benchmarks.credit --study lengths       credit by length of action, with gates (`credit/lengths.py`)
 
 For each world and seed one small policy imitates random (and some expert) episodes: it knows the language and hardly
 the task. All methods go on from it, on the same tasks, for as many environment steps, with the same passes through what
@@ -39,6 +40,7 @@ from benchmarks.credit.cell import (
     Protocol,
     panels,
 )
+from benchmarks.credit.lengths import run_lengths
 from benchmarks.credit.schedule import KINDS, STUDIED, Asked, Cells, play_all
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.study import (
@@ -232,11 +234,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", help=f"of {', '.join(WAYS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="of the study; those of the rates are fixed")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
+    parser.add_argument("--folder", type=Path, help="where the cells are")
+    parser.add_argument("--study", choices=("worlds", "lengths"), default="worlds", help="three worlds, or locks")
     options = parser.parse_args(arguments)
     prepare_process()
+    if options.study == "lengths":
+        _run_lengths(options)
+        return
     with tempfile.TemporaryDirectory() as scratch:
-        protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
+        protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder or FOLDER)
         if not options.report:
             asked = asked_of(options, protocol, folder)
             with study_run(folder):
@@ -246,6 +252,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write(summary_path(folder, "credit"), found)
     show(found)
     finish(found, options)
+
+
+def _run_lengths(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "lengths" if options.quick else options.folder or RESULTS / "credit_lengths"
+        finish(run_lengths(folder, quick=options.quick, play=not options.report), options)
 
 
 if __name__ == "__main__":

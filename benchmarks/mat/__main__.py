@@ -1,6 +1,7 @@
 """MAT beside MAT-Dec, MAPPO and HAPPO at equal environment steps, and what a trained policy is worth elsewhere.
 
     python -m benchmarks.mat [--quick] [--report] [--json] [--save] [--only TASK ...] [--folder FOLDER]
+    python -m benchmarks.mat --study sizes        by number of agents, with gates (`mat/sizes.py`)
 
 Tasks: multi-agent MuJoCo (HalfCheetah 6x1, Ant 4x2, Walker2d 2x3; physics of -v5, episodes cut after 200 steps) and
 level-based foraging, of the extra `marl`, and the grid rescue of this library. All methods have the same loop, network
@@ -23,8 +24,11 @@ of CPU time.
 
 from __future__ import annotations
 
+import argparse
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -48,6 +52,7 @@ from benchmarks.mat.cell import (
     train,
     transfer,
 )
+from benchmarks.mat.sizes import QUICK_SIZES, SIZES, run_sizes
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.study import read_cells, study_run, write_cell
 
@@ -274,14 +279,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     few = f"one seed and hardly any learning: {', '.join(QUICK)}"
     parser = command_line("mat", __doc__, quick=few, save=RESULT)
     parser.add_argument("--report", action="store_true", help="only what the folder holds")
-    parser.add_argument("--only", nargs="+", default=[], choices=STUDY, metavar="TASK", help=f"of: {', '.join(STUDY)}")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
+    parser.add_argument("--study", choices=("tasks", "sizes"), default="tasks", help="these tasks, or sizes of teams")
+    known = (*STUDY, *SIZES.tasks)
+    parser.add_argument("--only", nargs="+", default=[], choices=known, metavar="TASK", help=f"of: {', '.join(known)}")
+    parser.add_argument("--decisions", type=int, default=SIZES.decisions, help="sizes: of each training")
+    parser.add_argument("--folder", type=Path, help="where cells are kept")
     options = parser.parse_args(arguments)
+    if options.study == "sizes":
+        _run_sizes(options)
+        return
+    options.folder = options.folder or FOLDER
     folder = FOLDER / "quick" if options.quick and options.folder == FOLDER else options.folder
     with nullcontext() if options.report else study_run(folder):
         found = report(folder, options.only, quick=options.quick, making=not options.report)
     print("\n".join(shown(found)))
     finish(found, options)
+
+
+def _run_sizes(options: argparse.Namespace) -> None:
+    plan = QUICK_SIZES if options.quick else replace(SIZES, decisions=options.decisions)
+    name = "mat_sizes" if plan.decisions == SIZES.decisions else f"mat_sizes_{plan.decisions}"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "sizes" if options.quick else options.folder or RESULTS / name
+        figures = run_sizes(folder, plan, play=not options.report, tasks=options.only, quick=options.quick)
+    finish(figures, options)
 
 
 if __name__ == "__main__":
