@@ -582,6 +582,20 @@ BENCHES = (
         ),
     ),
     Bench(
+        "Credit by length of action",
+        "credit --study lengths",
+        "credit_lengths.json",
+        (
+            _x("POAD minus PPO over actions, area under the curve, 4 words", "poad_minus_action_ci.4"),
+            _x("16 words", "poad_minus_action_ci.16", 0),
+            _x("32 words", "poad_minus_action_ci.32", 0),
+            _x("48 words", "poad_minus_action_ci.48", 0),
+            _x("runs of eight at 12 words that end near their peak", "stable_runs", 8),
+            _x("gates passed", "gate_passed", 1),
+        ),
+        "Table policies under the library's estimators, losses and optimizer ([POAD](papers/poad.md)).",
+    ),
+    Bench(
         "A reverse curriculum (R3)",
         "r3",
         "r3.json",

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import reporting
 from benchmarks.comments import training
 from benchmarks.credit import __main__ as credit
+from benchmarks.credit.lengths import LENGTHS_PLAN
 from benchmarks.masking import __main__ as masking
 from benchmarks.mat import cell as mat
 from benchmarks.openr import __main__ as openr
@@ -40,6 +41,7 @@ def digests(folder: str, pattern: str = "cell-*") -> set[str]:
     [
         ("comments", training.PROTOCOL),
         ("credit", credit.PROTOCOL),
+        ("credit_lengths", LENGTHS_PLAN),
         ("masking", masking.PROTOCOL),
         ("openr", openr.PROTOCOL),
         ("p3", p3.PROTOCOL),
