@@ -45,7 +45,8 @@ _COLORS: Mapping[ArmStyle, str] = {
     "expert": "#aaa",
 }
 _STYLE = (
-    "svg{font:11px system-ui,sans-serif}text{fill:#333}.end{text-anchor:end}.middle{text-anchor:middle}"
+    "svg{font:11px system-ui,sans-serif;overflow:visible}"
+    "text{fill:#333}.end{text-anchor:end}.middle{text-anchor:middle}"
     ".head{font-weight:600;font-size:12px}.grid{stroke:#e4e4e4;fill:none}.reference{stroke:#999;stroke-dasharray:3 3}"
     ".line{fill:none;stroke-width:1.6}.band{stroke:none;opacity:.14}.mark{stroke:#fff;stroke-width:.6}"
     + "".join(f".arm-{arm}{{stroke:{hue};fill:{hue}}}.line.arm-{arm}{{fill:none}}" for arm, hue in _COLORS.items())
