@@ -57,19 +57,19 @@ class DeferredInfo(dict[str, object]):
     def __iter__(self) -> Iterator[str]:  # a dict's own iterator would let copies in C pass over `__getitem__`
         return super().__iter__()
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, value: object) -> bool:
         self._list()
-        return super().__eq__(dict(other) if isinstance(other, DeferredInfo) else other)
+        return super().__eq__(dict(value) if isinstance(value, DeferredInfo) else value)
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
+    def __ne__(self, value: object) -> bool:
+        return not self == value
 
     def __repr__(self) -> str:
         self._list()
         return super().__repr__()
 
-    def __or__(self, other: Mapping[str, object]) -> dict[str, object]:  # type: ignore[override]
-        return {**self, **other}
+    def __or__(self, mapping: Mapping[str, object]) -> dict[str, object]:  # type: ignore[override]
+        return {**self, **mapping}
 
     def __reduce__(self) -> tuple[type[dict[str, object]], tuple[dict[str, object]]]:
         return dict, (dict(self),)
