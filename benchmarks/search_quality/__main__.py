@@ -4,6 +4,7 @@
     python -m benchmarks.search_quality --loop [--json]                               the TS-LLM loop too
     python -m benchmarks.search_quality --report [--json]                             only prints what is there
     python -m benchmarks.search_quality --quick [--json]                              the machinery; supports no claim
+    python -m benchmarks.search_quality --study hard [--tune|--report] [--json]       5 and 6 numbers, under gates
 
 For each task and seed one small policy imitates demonstrations (`benchmarks/search_bases.py`), and one judge learns the
 outcomes of its samples on training tasks. Every method searches with these two and is told nothing by the world.
@@ -17,6 +18,7 @@ A cell is written when it is played: a stopped run goes on. Intervals draw seeds
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -26,9 +28,11 @@ from typing import Any
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.search_bases import panel
 from benchmarks.search_quality.cell import loop_cell, run_cell
+from benchmarks.search_quality.hard import play_hard
+from benchmarks.search_quality.hard_plan import HARD
 from benchmarks.search_quality.protocol import METHODS, TASKS, Cell, Protocol
 from benchmarks.study import exit_on_problems, prepare_process, read_rows, study_run, summary_path, write_cell
-from evolvent.errors import unknown_name_problem
+from evolvent.errors import Problem, unknown_name_problem
 from evolvent.stats import crossed_interval, paired_interval
 from evolvent.trajectory import sample_rng
 
@@ -238,15 +242,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", help=f"of {', '.join(TASKS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="of base, judge and search")
     parser.add_argument("--budgets", type=int, help="only the lowest so many of each task")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
+    parser.add_argument("--folder", type=Path, help="where the cells are")
+    parser.add_argument("--study", choices=("methods", "hard"), default="methods", help="hard: countdown under gates")
+    parser.add_argument("--tune", action="store_true", help="hard: only try the settings of the searches")
     options = parser.parse_args(arguments)
     protocol = QUICK if options.quick else PROTOCOL
     tasks = options.tasks or (["countdown"] if options.quick else [*TASKS])
     wrong = [unknown_name_problem("task", task, TASKS, location="--tasks") for task in tasks if task not in TASKS]
+    if options.study == "hard" and HARD.development in (options.seeds or ()):
+        wrong.append(Problem("--seeds", f"{HARD.development} chooses the settings", "give other seeds"))
     exit_on_problems(wrong)
     prepare_process()
+    if options.study == "hard":
+        _run_hard(options)
+        return
+    folder = options.folder or FOLDER
     with tempfile.TemporaryDirectory() as scratch:
-        kept = Cells(Path(scratch) if options.quick else options.folder, protocol)
+        kept = Cells(Path(scratch) if options.quick else folder, protocol)
         if not options.report:
             seeds = options.seeds or protocol.seeds
             with study_run(kept.folder):
@@ -256,9 +268,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     kept.loop("countdown", seed)
         found = report(kept, quick=options.quick)
         if not options.report and not options.quick:
-            write(summary_path(options.folder, "search_quality"), found)
+            write(summary_path(folder, "search_quality"), found)
     show(found)
     finish(found, options)
+
+
+def _run_hard(options: argparse.Namespace) -> None:
+    step = "tune" if options.tune else "report" if options.report else "play"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if options.quick else options.folder or RESULTS / "search_hard"
+        seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
+        if step == "report":
+            figures = play_hard(folder, seeds=seeds, step=step, quick=options.quick)
+        else:
+            with study_run(folder):
+                figures = play_hard(folder, seeds=seeds, step=step, quick=options.quick)
+        if step == "play" and not options.quick:
+            write(summary_path(folder, "search_hard"), figures)
+        finish(figures, options)
 
 
 if __name__ == "__main__":

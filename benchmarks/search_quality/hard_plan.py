@@ -1,0 +1,145 @@
+"""What the study of hard countdown fixes before it runs: sizes, budget, judges, gates, and settings to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from evolvent.bench.plan import Gate
+from evolvent.identity import version_1_values
+from evolvent.learn.learner import TrainConfig
+from evolvent.trajectory import canonical_json, sample_seed
+
+__all__ = ["GATES", "HARD", "LEARNED", "NONE", "QUICK_HARD", "SEARCHES", "Cell", "HardPlan", "Settings", "list_cells"]
+
+SEARCHES = ("beam", "mcts", "gumbel")
+LEARNED = "learned"
+NONE = "none"  # the judge of a method that asks for no values of states
+
+_MODEL_FIELDS = (
+    "sizes",
+    "train_tasks",
+    "context",
+    "theta",
+    "policy_walks",
+    "policy_tokens",
+    "policy_train",
+    "judge_walks",
+    "guidance",
+    "judge_positions",
+    "judge_train",
+)
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class HardPlan:
+    """What the study fixes before it runs.
+
+    Args:
+        sizes: numbers of a task. tasks, dev_tasks: held-out tasks of each size, to measure, and for the gates.
+        tuned_tasks: of the dev tasks of each size, to choose settings.
+        train_tasks: of both sizes together, which policy and judge learn from.
+        policy_walks, policy_tokens: random walks of a task, and learned tokens of the imitation.
+        judge_walks, guidance, judge_positions: as `draw_positions` takes them, and positions that are learned.
+        budget: written tokens of a problem, four a move. samples: of a dev task, for the gates.
+        aucs: of the known judges; .5 knows nothing but how many numbers are left. development: the seed that settings
+            are chosen on, and that of the value model, which all seeds share: its labels do not depend on the policy.
+        candidates: settings that each search chooses from.
+    """
+
+    sizes: tuple[int, ...] = (5, 6)
+    tasks: int = 20
+    dev_tasks: int = 20
+    tuned_tasks: int = 8
+    train_tasks: int = 1200
+    context: int = 96
+    theta: float = 3000.0
+    policy_walks: int = 8
+    policy_tokens: int = 150_000
+    judge_walks: int = 32
+    guidance: float = 0.7
+    judge_positions: int = 300_000
+    budget: int = 800
+    samples: int = 24
+    aucs: tuple[float, ...] = (1.0, 0.9, 0.78, 0.5)
+    development: int = 100
+    policy_train: TrainConfig = field(default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=512))
+    judge_train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=512, weight_decay=0.01, warmup_steps=20)
+    )
+    candidates: Mapping[str, tuple[Settings, ...]] = field(default_factory=lambda: CANDIDATES)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns everything as JSON values."""
+        trains = {name: version_1_values(getattr(self, name)) for name in ("policy_train", "judge_train")}
+        return {**asdict(self), **trains, "gates": [asdict(gate) for gate in GATES]}
+
+    @property
+    def digest(self) -> str:
+        """Returns 16 hex digits of the plan, which rows of the tuning carry."""
+        return f"{sample_seed(canonical_json(self.describe())):016x}"
+
+    @property
+    def models_digest(self) -> str:
+        """Returns 16 hex digits of what policies and the value model depend on, for their names."""
+        facts = {name: value for name, value in self.describe().items() if name in _MODEL_FIELDS}
+        return f"{sample_seed(canonical_json(facts)):016x}"
+
+
+CANDIDATES: Mapping[str, tuple[Settings, ...]] = {
+    "beam": tuple({"width": width, "paths": keep} for width, keep in ((6, 6), (7, 6), (8, 6), (12, 3), (20, 2))),
+    "mcts": (
+        *({"method": "mcts_descend", "width": width, "explore": 0.2} for width in (4, 8, 12)),
+        {"method": "mcts", "width": 8, "explore": 0.2, "simulations": 8},
+        {"method": "mcts_restart", "width": 8, "explore": 0.05},
+    ),
+    "gumbel": tuple(
+        {"width": width, "considered": considered, "simulations": simulations}
+        for width, considered, simulations in ((6, 6, 6), (8, 4, 4), (12, 4, 4), (16, 2, 2))
+    ),
+}
+GATES = (
+    Gate("success of one sample, 5 numbers", "policy", "pass_at_1_5", minimum=0.0005, maximum=0.03),
+    Gate("success of one sample, 6 numbers", "policy", "pass_at_1_6", minimum=0.0005, maximum=0.03),
+    Gate("AUC of the judge within tasks, 5 numbers", LEARNED, "auc_5", minimum=0.75),
+    Gate("AUC of the judge within tasks, 6 numbers", LEARNED, "auc_6", minimum=0.75),
+)
+HARD = HardPlan()
+QUICK_HARD = HardPlan(
+    tasks=2,
+    dev_tasks=2,
+    tuned_tasks=1,
+    train_tasks=12,
+    policy_walks=2,
+    policy_tokens=600,
+    judge_walks=2,
+    judge_positions=128,
+    budget=300,
+    samples=2,
+    aucs=(1.0,),
+    candidates={name: settings[:1] for name, settings in CANDIDATES.items()},
+)
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A method with a judge ("none", "learned", or its AUC) and the policy of a seed."""
+
+    method: str
+    judge: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Returns the name of the cell's row."""
+        return f"{self.method}-{self.judge}-{self.seed}"
+
+
+def list_cells(plan: HardPlan, seed: int) -> list[Cell]:
+    """Lists the cells of a seed, in the order in which they are played."""
+    cells = [Cell(method, NONE, seed) for method in ("greedy", "best_of_n")]
+    cells += [Cell(method, judge, seed) for judge in (LEARNED, *map(str, plan.aucs)) for method in SEARCHES]
+    return cells

@@ -1,0 +1,280 @@
+"""Judges of countdown that read one line: the target and the numbers that are left, "make 24 left 4 9 10".
+
+Whether the target can still be made is known exactly (`worlds.numbers.is_reachable`). A value model learns it from that
+line alone. A known judge reads it with noise of a chosen strength, so that its AUC is known before anything is
+searched. Both are asked as a search asks any judge, by an engine, and cost the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, pi
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from evolvent.engine.asks import Job
+from evolvent.errors import ConfigError
+from evolvent.learn.learner import Learner, TrainConfig
+from evolvent.learn.objectives import outcome
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.models.policy import Policy
+from evolvent.reward.calibration import auc_within
+from evolvent.reward.values import OutcomeScorer
+from evolvent.rl.scored_rollout import ScoreKind, score_sequences
+from evolvent.scale.judging import JUDGE
+from evolvent.search.records import Spent
+from evolvent.search.scorers import Ending
+from evolvent.trajectory import Task, Trajectory, sample_rng
+from evolvent.worlds.numbers import is_reachable, moves
+
+__all__ = [
+    "KnownJudge",
+    "LineScorer",
+    "Position",
+    "compute_auc",
+    "draw_positions",
+    "list_positions",
+    "measure_priors",
+    "number_waves",
+    "predict",
+    "read_position",
+    "train_judge",
+]
+
+ENDS = 1  # numbers left where an episode ends: what those are worth the world pays, and no judge says
+_VALUES: tuple[ScoreKind, ...] = ("values",)
+_FIRST = 0.999  # prior of a task's first position: every task can be solved
+_PERFECT = 10.0  # standard deviations between the signals of a judge with AUC 1
+
+
+class Position(NamedTuple):
+    """A state of countdown: the target, and the sorted numbers that are left."""
+
+    target: int
+    left: tuple[int, ...]
+
+    @property
+    def line(self) -> str:
+        """Returns the line that a judge reads."""
+        return f"make {self.target} left {' '.join(map(str, self.left))}"
+
+    @property
+    def is_solvable(self) -> bool:
+        """Returns whether the target can still be made: exact."""
+        return is_reachable(self.left, self.target)
+
+
+def read_position(words: Sequence[str]) -> Position | None:
+    """Reads the position from the words of a conversation; None where the last move was not a legal one.
+
+    >>> read_position("<bos> <obs> make 9 from 2 3 4 <act> 4 + 3 <eos> <obs> left 2 7 <act>".split())
+    Position(target=9, left=(2, 7))
+    >>> read_position("<bos> <obs> make 9 from 2 3 4 <act> 5 + 3 <eos> <obs> 5 is not left <act>".split())
+    """
+    observations = [turn.split("<act>")[0].split() for turn in " ".join(words).split("<obs>")[1:]]
+    (_, target, _, *numbers), last = observations[0], observations[-1]
+    if len(observations) > 1:
+        if last[:1] != ["left"] or not all(map(str.isdigit, last[1:])):
+            return None
+        numbers = last[1:]
+    return Position(int(target), tuple(sorted(map(int, numbers))))
+
+
+def list_positions(trajectories: Iterable[Trajectory]) -> dict[str, list[Position]]:
+    """Lists the distinct positions between the first and the last number of episodes, by task."""
+    positions: dict[str, dict[Position, None]] = defaultdict(dict)
+    for trajectory in trajectories:
+        target = int(trajectory.task.spec["target"])
+        for step in trajectory.steps[1:]:
+            head, *numbers = str(step.observation).split()
+            if head == "left" and all(map(str.isdigit, numbers)) and len(numbers) > ENDS:
+                positions[trajectory.task.id][Position(target, tuple(sorted(map(int, numbers))))] = None
+    return {task: list(listed) for task, listed in positions.items()}
+
+
+# ---------------------------------------------------------------- what a judge learns from
+
+
+def draw_positions(tasks: Sequence[Task], *, walks: int, guidance: float, seed: int) -> list[Position]:
+    """Draws positions on random walks from training tasks, their first ones included.
+
+    A step is drawn from all legal moves; with chance `guidance` it is drawn again, up to four times, while it loses a
+    target that could still be made. Without that nearly all positions of two numbers would be lost ones.
+    """
+    positions = []
+    for task in tasks:
+        first = Position(int(task.spec["target"]), tuple(sorted(task.spec["numbers"])))
+        positions.append(first)
+        rng = sample_rng("positions", seed, task.id)
+        for _ in range(walks):
+            position = first
+            while len(position.left) > ENDS + 1:
+                position = _step(position, rng, attempts=5 if rng.random() < guidance else 1)
+                positions.append(position)
+    return positions
+
+
+def _step(position: Position, rng: np.random.Generator, *, attempts: int) -> Position:
+    legal = moves(position.left)
+    for _ in range(attempts):
+        following = Position(position.target, legal[int(rng.integers(len(legal)))].left)
+        if attempts == 1 or following.is_solvable:
+            break
+    return following
+
+
+def measure_priors(positions: Iterable[Position]) -> dict[int, float]:
+    """Measures the share of solvable positions by how many numbers are left, within .001 and .999."""
+    by_count: dict[int, list[bool]] = defaultdict(list)
+    for position in positions:
+        by_count[len(position.left)].append(position.is_solvable)
+    return {count: float(np.clip(np.mean(labels), 0.001, 0.999)) for count, labels in sorted(by_count.items())}
+
+
+def number_waves(policy: Policy, *, periods: Sequence[float] = (2, 3, 5, 10, 25, 50, 100, 200, 400)) -> None:
+    """Lets the embeddings of numbers begin as waves over their size, in place.
+
+    Two coordinates hold the cosine and the sine of a number for each period, the others stay as they were drawn. Where
+    every number is a word of its own, nothing else says that 7 lies between 6 and 8; sums and differences are turns of
+    these waves (trained models come to the same: Nanda et al., arXiv 2301.05217). What follows from it is learned.
+    """
+    embeddings = policy.model.get_input_embeddings().weight
+    scale = float(embeddings.detach().std()) * 2**0.5
+    with torch.no_grad():
+        for word, index in policy.tokenizer.get_vocab().items():
+            if word.isdigit():
+                angles = torch.tensor([2 * pi * int(word) / period for period in periods])
+                embeddings[index, : 2 * len(periods)] = scale * torch.cat([angles.cos(), angles.sin()])
+
+
+def _build_row(judge: Policy, position: Position, name: str) -> TokenSequence:
+    """Builds the row of a line: a read-out behind it, where the next action would begin, with the label as outcome."""
+    ids = np.asarray([*judge.dialect.open("", position.line), min(judge.dialect.stop_ids, default=0)], np.int32)
+    absent, zeros = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.float32)
+    weight = np.append(zeros[1:], np.float32(1))
+    return TokenSequence(
+        name,
+        ids,
+        written=absent,
+        sampled=absent,
+        logprobs=zeros,
+        step=np.zeros(len(ids), np.int32),
+        span=np.full(len(ids), -1, np.int32),
+        weight=weight,
+        columns={"outcome": np.full(len(ids), float(position.is_solvable), np.float32)},
+    )
+
+
+def train_judge(untrained: Policy, positions: Sequence[Position], config: TrainConfig, *, seed: int) -> Policy:
+    """Trains a value head, and all below it, to say whether the target of a line can still be made."""
+    rows = [_build_row(untrained, position, str(number)) for number, position in enumerate(positions)]
+    learner = Learner(untrained, outcome, config, seed=seed)
+    learner.fit(rows)
+    return learner.policy.next_version()
+
+
+def predict(judge: Policy, positions: Sequence[Position]) -> list[float]:
+    """Computes the chance that a judge sees at each position."""
+    rows = [_build_row(judge, position, str(number)) for number, position in enumerate(positions)]
+    columns = score_sequences(judge, rows, needs=_VALUES)
+    return [float(1.0 / (1.0 + np.exp(-np.float64(column["values"][-1])))) for column in columns]
+
+
+# ---------------------------------------------------------------- judges of a search
+
+
+@dataclass(frozen=True)
+class KnownJudge:
+    """A calibrated judge that reads a normal signal of the exact label.
+
+    A solvable position has a higher signal than a lost one of as many numbers with chance `auc`. The noise of a
+    position is always the same.
+
+    Args:
+        auc: chance, .5 to 1.
+        priors: by numbers left, the share of solvable positions.
+        seed: of the noise.
+    """
+
+    auc: float
+    priors: Mapping[int, float]
+    seed: int
+
+    def __call__(self, position: Position) -> float:
+        separation = 2**0.5 * NormalDist().inv_cdf(self.auc) if self.auc < 1 else _PERFECT
+        noise = float(sample_rng("known judge", self.seed, position.target, *position.left).normal())
+        signal = separation * position.is_solvable + noise
+        prior = self.priors.get(len(position.left), _FIRST)
+        log_odds = np.log(prior / (1 - prior)) + separation * signal - separation**2 / 2
+        return float(1.0 / (1.0 + np.exp(-log_odds)))
+
+
+@dataclass(frozen=True)
+class LineScorer:
+    """Scores a conversation by its position alone, and an illegal move by 0.
+
+    The value model is asked and paid for in any case; a known judge then says something else.
+
+    Args:
+        scorer: of the value model, for the line.
+        judge: its policy, which shares the words of the one that writes.
+        known: says what a position is worth instead of the value model.
+    """
+
+    scorer: OutcomeScorer
+    judge: Policy
+    known: KnownJudge | None = None
+    model: str | None = JUDGE
+    _words: list[str] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        vocabulary = self.judge.tokenizer.get_vocab()
+        self._words.extend(sorted(vocabulary, key=vocabulary.__getitem__))
+
+    def scores(self, queries: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
+        """Scores the end of each conversation."""
+        if any(query.ends != (len(query.tokens),) for query in queries):
+            raise ConfigError("a line is read at the end of a conversation alone", hint="search turn by turn")
+        positions = [read_position([self._words[index] for index in query.path()]) for query in queries]
+        lines = [tuple(self.judge.dialect.open("", position.line)) for position in positions if position is not None]
+        answers = iter((yield from self.scorer.scores([Ending(None, line, (len(line),)) for line in lines])))
+        scores = []
+        for position in positions:
+            if position is None:
+                scores.append((0.0,))
+                continue
+            answer = next(answers)
+            scores.append(answer if self.known is None else (self.known(position),))
+        return scores
+
+    def most(self, ends: int, length: int) -> Spent:
+        """Returns no cost beside the tokens of a path, which are more than those of its line."""
+        return Spent()
+
+
+def compute_auc(
+    say: Callable[[Sequence[Position]], Sequence[float]], positions: Mapping[str, Sequence[Position]]
+) -> dict[str, float | None]:
+    """Computes a judge's AUC over pairs of positions of one task, and of one task and as many numbers.
+
+    Returns:
+        "within_tasks", "within_levels", and by how many numbers are left; None where no pair has two labels.
+    """
+    rows = [(task, position) for task, listed in positions.items() for position in listed]
+    scores = list(say([position for _, position in rows]))
+    truths = [float(position.is_solvable) for _, position in rows]
+    figures = {"within_tasks": auc_within(scores, truths, [task for task, _ in rows])}
+    figures["within_levels"] = auc_within(scores, truths, [(task, len(position.left)) for task, position in rows])
+    for count in sorted({len(position.left) for _, position in rows}):
+        chosen = [index for index, (_, position) in enumerate(rows) if len(position.left) == count]
+        figures[str(count)] = auc_within(
+            [scores[index] for index in chosen],
+            [truths[index] for index in chosen],
+            [rows[index][0] for index in chosen],
+        )
+    return {name: round(share, 4) if isfinite(share) else None for name, share in figures.items()}
