@@ -463,6 +463,7 @@ BENCHES = (
             _x("TT above DT on the pieces, of 10", "orderings.stitching-pieces: tt > dt", 0),
             _x("Q-Transformer above DT on the pieces", "orderings.stitching-pieces: q > dt", 0),
             _most("one policy for four tasks behind its specialists, in its worst", "multi_task_gap", 0.1),
+            _x("tasks of five in which DT is above cloning, whole interval over ten seeds", "family.dt_above_bc", 4),
         ),
         'Scores from 0 (random) to 100 (the expert); "reached" is about means ([Sequences](sequences.md)).',
     ),
@@ -530,6 +531,20 @@ BENCHES = (
             _x("greedy decoding after two rounds of the loop, minus before", "loop_gain_ci.countdown", 0.1),
             _x("minus that of as many more tokens of demonstrations", "loop_over_control_ci.countdown"),
         ),
+    ),
+    Bench(
+        "Searching countdown with 5 and 6 numbers, under gates",
+        "search_quality --study hard",
+        "search_hard.json",
+        (
+            _x("AUC of the learned judge within tasks, 5 numbers", "judge_auc.5.learned.within_tasks", 0.75),
+            _x("6 numbers", "judge_auc.6.learned.within_tasks", 0.75),
+            _x("best of n, 5 numbers", "accuracy.5.best_of_n, none"),
+            _x("the best search of the development seed minus that, 5 numbers", "best_search_minus_bon.5", 0),
+            _x("best of n, 6 numbers", "accuracy.6.best_of_n, none"),
+            _x("the best search of the development seed minus that, 6 numbers", "best_search_minus_bon.6", 0),
+        ),
+        "A sample in a hundred is right; ends are checked; 2,000 computed tokens each ([TS-LLM](papers/tsllm.md)).",
     ),
     Bench(
         "Process labels without people",

@@ -2,6 +2,7 @@
 
     python -m benchmarks.sequence [--json] [--save] [--data ...] [--methods ...] [--seeds ...]
     python -m benchmarks.sequence --report [--json] [--save]     trains nothing, prints what is there
+    python -m benchmarks.sequence --family [--json] [--save]     cloning and Decision Transformer over ten seeds alone
     python -m benchmarks.sequence --quick [--json]               the machinery in minutes; supports no claim
 
 Data are mixtures made here, with their seeds (`rollout/mixtures.py`), and the maze of pieces (`worlds/stitching.py`).
@@ -10,7 +11,8 @@ asked for a return is asked for the best one that an episode from the same start
 same evaluation episodes: in the maze as it is, elsewhere 0 for random actions and 100 for the expert. Online DT is for
 actions that are numbers, and also plays: its episodes stand beside its score. One policy for four tasks is compared
 with four of one task each (`benchmarks/sequence/tasks.py`), and text policies, cloned and asked for a return, with
-array methods on the same recordings (`benchmarks/sequence/text.py`; scores are 100 times the return). Hopper needs
+array methods on the same recordings (`benchmarks/sequence/text.py`; scores are 100 times the return). Decision
+Transformer and cloning are cheap and have ten seeds on five data sets (`benchmarks/sequence/family.py`). Hopper needs
 mujoco: without it, it is not run, and listed so.
 
 A cell (data, method, seed) is written as soon as it is played, so a stopped study goes on.
@@ -34,6 +36,8 @@ import numpy as np
 import torch
 
 from benchmarks.reporting import RESULTS, about, command_line, finish
+from benchmarks.sequence.family import BEST, SEEDS, compare_family, format_family
+from benchmarks.sequence.family import METHODS as FAMILY
 from benchmarks.sequence.tasks import Sized, gap, run_tasks
 from benchmarks.sequence.text import ARMS, TEXT_WORLDS, TextSize, run_text
 from benchmarks.study import compute_interval, read_cells, study_run, write_cell
@@ -315,6 +319,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "asking_above_cloning": asked,
         "multi_task": [{name: row[name] for name in ("seed", "specialist", "generalist")} for row in several],
         "reachable": limits,
+        "family": compare_family(rows),
         "not_run": NOT_RUN,
         "cpu_s": round(sum(map(_cost, rows))),
         "cells": len(rows),
@@ -369,6 +374,7 @@ def told(found: Mapping[str, Any]) -> str:
     ]
     lines += [f"asking minus cloning, {name:30} {_ends(ends)}" for name, ends in found["asking_above_cloning"].items()]
     lines.append(f"one policy for four tasks is behind by {found['multi_task_gap']} in its worst")
+    lines += format_family(found["family"])
     lines += [f"not run: {name} ({why})" for name, why in found["not_run"].items()]
     return "\n".join(lines)
 
@@ -378,10 +384,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kept_at = RESULTS / "sequence.json"
     parser = command_line("sequence", __doc__, quick="small everything: the machinery alone", save=kept_at)
     parser.add_argument("--report", action="store_true", help="train nothing")
+    parser.add_argument("--family", action="store_true", help="train cloning and DT alone, ten seeds on five data sets")
     parser.add_argument("--data", nargs="*", default=[*DATA, *TEXTS, TASKS], choices=[*DATA, *TEXTS, TASKS])
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", nargs="*", type=int, default=None)
     given = parser.parse_args(arguments)
+    if given.family:
+        given.data, given.methods, given.seeds = [*BEST], [*FAMILY], list(SEEDS if given.seeds is None else given.seeds)
     torch.set_num_threads(1)
     protocol, folder = (QUICK, FOLDER / "quick") if given.quick else (Protocol(), FOLDER)
     if not given.report:

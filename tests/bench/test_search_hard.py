@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.reporting import RESULTS
 from benchmarks.search_quality.hard import check_gates, choose_settings, configure, play_hard, report_hard
-from benchmarks.search_quality.hard_plan import HARD, QUICK_HARD, SEARCHES, list_cells
+from benchmarks.search_quality.hard_plan import GATES, HARD, QUICK_HARD, SEARCHES, Cell, list_cells
 from benchmarks.search_quality.lines import (
     KnownJudge,
     LineScorer,
@@ -162,3 +164,31 @@ def test_a_quick_study_is_played_to_its_end_and_resumes(tmp_path, capsys):
     assert {**again, "cpu_hours": 0} == {**figures, "cpu_hours": 0}
     assert "cpu-s" not in capsys.readouterr().out, "nothing is played twice"
     assert len(read_rows(tmp_path)) == 1 + len(SEARCHES) + len(list_cells(QUICK_HARD, 0))
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_the_kept_rows_are_of_the_plan_in_the_source():
+    frozen = read_rows(RESULTS / "search_hard", "protocol")["protocol"]
+    assert frozen["plan_digest"] == HARD.digest
+    assert frozen["plan"]["gates"] == [asdict(gate) for gate in GATES]
+    assert frozen["choice"] == choose_settings(HARD, RESULTS / "search_hard")
+    assert {row["digest"] for row in read_rows(RESULTS / "search_hard").values()} == {frozen["digest"], HARD.digest}
+
+
+def test_the_kept_figures_are_those_of_the_kept_rows():
+    kept = json.loads((RESULTS / "search_hard.json").read_text(encoding="utf-8"))
+    figures = report_hard(RESULTS / "search_hard")
+    changing = {"versions", "machine", "quick"}
+    assert {name: value for name, value in kept.items() if name not in changing} == {
+        name: value for name, value in json.loads(json.dumps(figures)).items() if name not in changing
+    }
+    rows = read_rows(RESULTS / "search_hard")
+    for size in ("5", "6"):
+        means = [
+            np.mean([rows[f"cell-{Cell(method, judge, seed).key}"]["values"][size] for seed in kept["seeds"]])
+            for method, judge in ((kept["best_search"], "learned"), ("best_of_n", "none"))
+        ]
+        assert kept["best_search_minus_bon"][size][0] == pytest.approx(means[0] - means[1], abs=1e-4)
+        assert kept["accuracy"][size]["best_of_n, none"][0] == pytest.approx(means[1], abs=1e-4)
