@@ -47,14 +47,14 @@ def draw_gain(figures: Mapping[str, Any]) -> str:
     """Draws success minus best of n over the AUC of the judge, a panel for each size of task."""
     gains = figures["search_minus_bon"]
     intervals = [interval for panel in gains.values() for by_judge in panel.values() for interval in by_judge.values()]
-    ends = [end for interval in intervals for end in interval]
+    ends = [min(max(end, -1.0), 1.0) for interval in intervals for end in interval]
     low, high = min(-0.1, *ends), max(0.1, *ends)
     searches = list(next(iter(gains.values())))
     title = "Success minus that of best of n, at equal computed tokens, by the AUC of the judge of states"
     parts = [
         f'<text class="t" x="{LEFT:g}" y="20">{title}</text>',
         f'<text x="{LEFT:g}" y="38">AUC among positions of one task with as many numbers. Filled: judges of known AUC. '
-        "Hollow: the learned value model. Bars: 95 %.</text>",
+        "Hollow: the learned value model. Bars: 95 %, cut at 100 points.</text>",
         *_legend(searches, 58),
     ]
     for number, (size, by_search) in enumerate(gains.items()):
@@ -70,6 +70,7 @@ def _draw_gain_panel(
         return (auc - AUC_RANGE[0]) / (AUC_RANGE[1] - AUC_RANGE[0]) * WIDE
 
     def y(gain: float) -> float:
+        gain = min(max(gain, -1.0), 1.0)
         return HIGH - (gain - y_range[0]) / (y_range[1] - y_range[0]) * HIGH
 
     parts = [f'<text class="t" x="0" y="-8">{size} numbers</text>']
