@@ -9,7 +9,7 @@ world pays, to best of n as to every search. States on the way are judged by a v
 exact labels, and by judges whose AUC is known. Every method may write as many tokens a problem, four a legal move. The
 computed tokens, those of policy and judge together, stand beside, and a known judge costs as much as the learned one.
 
-Gates: one sample in a hundred to three is right, and the learned judge ranks the positions that the policy comes to,
+Gates: at most three samples in a hundred are right, and the learned judge ranks the positions that the policy comes to,
 among those of one task, with an AUC of .75 or more. Prediction, before any run: the best search of the development seed
 is above best of n with both sizes, and the gain of every search falls with the AUC of its judge.
 """
