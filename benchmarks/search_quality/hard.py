@@ -6,8 +6,9 @@
 
 The policy imitates random legal moves, so that a sample is right once in 110 (5 numbers) or 360 (6). What an end is
 worth the world pays, to best of n as to every search. States on the way are judged by a value model that learned from
-their exact labels, and by judges whose AUC is known. Every method may write as many tokens a problem, four a legal move. The
-computed tokens, those of policy and judge together, stand beside, and a known judge costs as much as the learned one.
+their exact labels, and by judges whose AUC is known. Every method may write as many tokens a problem, four a legal
+move. The computed tokens, those of policy and judge together, stand beside, and a known judge costs as much as the
+learned one.
 
 Gates: at most three samples in a hundred are right, and the learned judge ranks the positions that the policy comes to,
 among those of one task, with an AUC of .75 or more. Prediction, before any run: the best search of the development seed
