@@ -75,7 +75,7 @@ def draw_lengths(figures: Mapping[str, Any]) -> str:
         [
             ("Area under the learning curve", Frame("area", words, y_range=(0.0, 1.0)), lines, ()),
             (
-                f"POAD's area minus that of {' and '.join(line.name for line in gains)}",
+                "Area of POAD minus that of the others",
                 Frame("gain", words, y_range=(min(0.0, lowest), max(0.1, _highest(gains)))),
                 gains,
                 (Reference("no difference", 0.0),),

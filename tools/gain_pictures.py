@@ -50,11 +50,11 @@ def draw_gain(figures: Mapping[str, Any]) -> str:
     ends = [min(max(end, -1.0), 1.0) for interval in intervals for end in interval]
     low, high = min(-0.1, *ends), max(0.1, *ends)
     searches = list(next(iter(gains.values())))
-    title = "Success minus that of best of n, at equal computed tokens, by the AUC of the judge of states"
+    title = "Points of success above best of n, at equal written tokens, by the AUC of the judge of states"
     parts = [
         f'<text class="t" x="{LEFT:g}" y="20">{title}</text>',
-        f'<text x="{LEFT:g}" y="38">AUC among positions of one task with as many numbers. Filled: judges of known AUC. '
-        "Hollow: the learned value model. Bars: 95 %, cut at 100 points.</text>",
+        f'<text x="{LEFT:g}" y="38">AUC among positions with as many numbers. Filled: judges of known AUC; hollow: the '
+        "learned one. Bars: 95 %.</text>",
         *_legend(searches, 58),
     ]
     for number, (size, by_search) in enumerate(gains.items()):
@@ -109,8 +109,8 @@ def draw_returns(family: Mapping[str, Any]) -> str:
     title = "Decision Transformer beside cloning by the same network"
     parts = [
         f'<text class="t" x="{LEFT:g}" y="20">{title}</text>',
-        f'<text x="{LEFT:g}" y="38">Per cent of the best score. Bars: means. Dots: seeds. Below: difference with its '
-        "95 % interval over seeds, in points of the score.</text>",
+        f'<text x="{LEFT:g}" y="38">Percent of the best score: means (bars) and seeds (dots). Below: difference in '
+        "points of the score, 95 % over seeds.</text>",
         *_legend(("bc", "dt"), 58),
     ]
     step = 132.0
