@@ -28,7 +28,7 @@ from time import process_time
 
 import numpy as np
 
-from benchmarks.pretrained import Pretrained, RealStudy, plan_digest, play_command, study_facts
+from benchmarks.pretrained import Pretrained, RealStudy, list_interval, plan_digest, play_command, study_facts
 from benchmarks.rates import RateGrid
 from evolvent.agents.plain import Script
 from evolvent.bench.measures import run_all_jobs
@@ -251,7 +251,7 @@ def build(plan: Plan, rates: Mapping[str, float], seeds: Sequence[int]) -> Study
 def figures(summary: StudySummary, folder: Path) -> dict[str, Json]:
     """Returns the success of every arm, and the differences from the bare code with their intervals."""
     differences = {
-        difference.arm: [difference.interval.mean, difference.interval.low, difference.interval.high]
+        difference.arm: list_interval(difference.interval)
         for difference in summary.differences
         if difference.against == "raw" and not difference.world
     }
@@ -270,7 +270,7 @@ def make(plan: Plan, quick: RealStudy | None = None) -> RealStudy:
         RateGrid(TUNED, plan.rates, plan_digest(plan)),
         partial(_try_rate, plan),
         partial(build, plan),
-        SEEDS,
+        SEEDS if quick is not None else SEEDS[:1],
         figures,
         quick,
     )

@@ -24,7 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from time import process_time
 
-from benchmarks.pretrained import Pretrained, RealStudy, plan_digest, play_command, study_facts
+from benchmarks.pretrained import Pretrained, RealStudy, list_interval, plan_digest, play_command, study_facts
 from benchmarks.rates import RateGrid
 from benchmarks.study import play_once, read_rows
 from evolvent.bench.calls import CallAnswer, answer_samples, mask_panel
@@ -168,9 +168,7 @@ def figures(summary: StudySummary, folder: Path) -> dict[str, Json]:
         "drop": dict(drops),
         "drop_saved": (drops["plain"] - drops["masked"]) / drops["plain"] if drops["plain"] > 0 else None,
         "plain_loss": means["plain", "plain"] - means["masked", "plain"],
-        "masked_minus_plain_renamed_ci": None
-        if difference is None
-        else [difference.interval.mean, difference.interval.low, difference.interval.high],
+        "masked_minus_plain_renamed_ci": list_interval(difference.interval if difference else None),
         "irrelevant": {arm: means[arm, "irrelevant"] for arm in ("base", *ARMS) if (arm, "irrelevant") in means},
         "bfcl_irrelevant": {key: [row["mean"], row["low"], row["high"]] for key, row in asked.items()},
     }
@@ -199,7 +197,7 @@ def make(plan: Plan, quick: RealStudy | None = None) -> RealStudy:
         RateGrid(TUNED, plan.rates, plan_digest(plan)),
         partial(_try_rate, plan),
         partial(build, plan),
-        SEEDS,
+        SEEDS if quick is not None else SEEDS[:1],
         figures,
         quick,
         (

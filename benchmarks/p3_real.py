@@ -28,7 +28,7 @@ import numpy as np
 from scipy.stats import mannwhitneyu
 
 from benchmarks.p3 import cell as pool
-from benchmarks.pretrained import Pretrained, RealStudy, plan_digest, play_command, study_facts
+from benchmarks.pretrained import Pretrained, RealStudy, list_interval, plan_digest, play_command, study_facts
 from benchmarks.rates import RateGrid
 from evolvent.bench.study import Arm, ArmResult, ArmRun, Gate, PrimaryComparison, Study, read_costs
 from evolvent.bench.verdict import StudySummary
@@ -183,9 +183,8 @@ def build(plan: Plan, rates: Mapping[str, float], seeds: Sequence[int]) -> Study
 def figures(summary: StudySummary, folder: Path) -> dict[str, Json]:
     """Returns the figures of P3: its difference from random, and the success of each arm."""
     difference = summary.difference
-    interval = None if difference is None else difference.interval
     return {
-        "p3_minus_random_ci": None if interval is None else [interval.mean, interval.low, interval.high],
+        "p3_minus_random_ci": list_interval(difference.interval if difference else None),
         "success": {arm.name: arm.interval.mean for arm in summary.arms if arm.interval is not None},
         "share_of_clean": summary.room,
     }
@@ -199,7 +198,7 @@ def make(plan: Plan, quick: RealStudy | None = None) -> RealStudy:
         RateGrid(TUNED, plan.rates, plan_digest(plan)),
         partial(_try_rate, plan),
         partial(build, plan),
-        SEEDS,
+        SEEDS if quick is not None else SEEDS[:1],
         figures,
         quick,
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,21 @@ from evolvent.models.placement import Placement
 from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from evolvent.stats import Interval
 from evolvent.trajectory import Json, canonical_json, sample_seed
 from evolvent.view.study import study_table
 from evolvent.worlds.base import World
 
-__all__ = ["PACKAGES", "Pretrained", "RealStudy", "describe_plan", "plan_digest", "play_command", "study_facts"]
+__all__ = [
+    "PACKAGES",
+    "Pretrained",
+    "RealStudy",
+    "describe_plan",
+    "list_interval",
+    "plan_digest",
+    "play_command",
+    "study_facts",
+]
 
 PACKAGES = ("evolvent", "torch", "transformers", "peft")
 
@@ -207,6 +218,13 @@ def _summarize(real: RealStudy, folder: Path, *, quick: bool) -> dict[str, Any]:
         "unfinished": values["unfinished"],
         **about(*PACKAGES, threads=1),
     }
+
+
+def list_interval(interval: Interval | None) -> list[Json] | None:
+    """Returns [mean, low, high]; low and high are None where one seed gives no interval."""
+    if interval is None:
+        return None
+    return [None if isnan(value) else value for value in (interval.mean, interval.low, interval.high)]
 
 
 def study_facts(plan: Any, rates: Mapping[str, float]) -> dict[str, Any]:

@@ -97,6 +97,16 @@ def test_p3_is_not_judged_where_its_score_cannot_tell_wrong_answers(tmp_path):
     assert found["p3_minus_random_ci"][0] == pytest.approx(0.2) and found["share_of_clean"] == pytest.approx(0.5)
 
 
+def test_one_seed_gives_figures_without_intervals(tmp_path):
+    study = p3_real.build(p3_real.QUICK, {"random": 1e-3, "p3": 1e-3}, (0,))
+    panels = [f"programs/{tier}" for tier in ("seen", "evo", "longer")]
+    rights = {"base": 2, "p3": 6, "random": 4, "pool": 4, "clean": 8}
+    notes = {"auc": 0.9, "success": 0.2}
+    _keep(study, tmp_path, {(arm, 0): (dict.fromkeys(panels, right), notes) for arm, right in rights.items()})
+    found = p3_real.figures(read_summary(tmp_path), tmp_path)
+    assert found["p3_minus_random_ci"] == [pytest.approx(0.2), None, None] and plain_json(found)
+
+
 def test_the_auc_counts_pairs():
     assert p3_real.measure_auc([0.9, 0.4, 0.5, 0.1], [True, True, False, False]) == 0.75
     assert p3_real.measure_auc([1.0, 1.0], [True, False]) == 0.5
