@@ -208,5 +208,9 @@ def make(plan: Plan, quick: RealStudy | None = None) -> RealStudy:
     )
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    play_command(make(PLAN, make(QUICK)), arguments)
+
+
 if __name__ == "__main__":
-    play_command(make(PLAN, make(QUICK)))
+    main()
