@@ -74,6 +74,9 @@ def test_resuming_keeps_the_settings(tmp_path):
     run.mkdir()
     (run / "config.toml").write_text(to_toml(Job(data="d", rounds=7)), encoding="utf-8")
     assert read("--resume", str(run)) == ParsedCommand(Job(data="d", rounds=7), run)
+    assert read("d", "--resume", str(run), "--rounds", "7") == ParsedCommand(Job(data="d", rounds=7), run), "repeated"
+    assert "got --rounds 7 --train.lr 2" in mistakes("--resume", str(run), "--rounds", "7", "--train.lr", "2")[0]
+    assert "got --rounds seven" in mistakes("--resume", str(run), "--rounds", "seven")[0]
     assert "a resumed run keeps its settings: got --rounds 2" in mistakes("--resume", str(run), "--rounds", "2")[0]
     assert "keeps its settings" in mistakes("--resume", str(run), "--preset", "large")[0]
     (run / "run.json").write_text('{"verb": "other"}', encoding="utf-8")

@@ -164,7 +164,7 @@ def test_a_text_on_which_rounding_grows_does_not_cost_the_fast_decoder(
     model = model_of(LlamaConfig(**GROUPED), noise=0.02).to(dtype)
     with caplog.at_level(logging.WARNING):
         assert isinstance(decoder_for(model, capacity=CONTEXT), kind)
-    told = "llama: FusedDecoder differs from it by 0.06, so a slower decoder is tried"
+    told = "llama: FusedDecoder differs from the model by 0.06; a slower way is taken"
     assert (told in caplog.text) == (kind is ModuleDecoder)
 
 

@@ -636,7 +636,7 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
                     difference = _typical_difference(decoder, reference, tolerance=tolerance)
                     if isinstance(decoder, ModuleDecoder) and decoder.shape.states and difference > tolerance:
                         decoder.one_by_one = True
-                        difference = _measure_difference(decoder, reference)
+                        difference = _typical_difference(decoder, reference, tolerance=tolerance)
             except EngineError as problem:
                 reason = str(problem)
                 continue
@@ -649,8 +649,8 @@ def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
                     del plain, reference  # of an adapter a merged copy, whose weights are packed now
                     release_heap(sum(weight.numel() for weight in model.parameters()))
                 return decoder
-            reason = f"{maker.__name__} differs from it by {difference:.2g}"
-            log.warning("%s: %s, so a slower decoder is tried", config.model_type, reason)
+            reason = f"{maker.__name__} differs from the model by {difference:.2g}"
+            log.warning("%s: %s; a slower way is taken", config.model_type, reason)
     raise ConfigError(
         f"a {config.model_type} model cannot share prefixes",
         value=reason,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,7 +19,6 @@ from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks, vocab_entropy, 
 from evolvent.learn.parallel.ranks import vocab_logprobs as target_logprobs
 from evolvent.learn.token_sequences import Batch, TokenSequence, block_mask, collate_packed, collate_padded
 from evolvent.models.cpu_layers import fast_layers
-from evolvent.models.defaults import MIN_PRETRAINED
 from evolvent.trajectory import sample_seed
 
 if TYPE_CHECKING:
@@ -291,7 +290,7 @@ def _compute_fused(
     if not getattr(head, _KEEPS_LOGITS):
         return None
     states = require_output(target_head.states, "states")
-    with _fast_linear(model):
+    with fast_layers(model):
         logprobs, entropy = head_logprobs(
             states,
             head.weight,
@@ -347,15 +346,10 @@ def _compute_logits(
     model: PreTrainedModel, batch: Batch, head: _TargetHead, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
 ) -> Tensor:
     autocast = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
-    with autocast, _fast_linear(model), head.attached_to(model.get_output_embeddings()):
+    with autocast, fast_layers(model), head.attached_to(model.get_output_embeddings()):
         inputs = model_inputs(model, batch, hidden, explicit_positions=ranks.mesh.tp * ranks.mesh.pp > 1)
         logits: Tensor = model(**inputs, use_cache=False).logits[0]
     return logits
-
-
-def _fast_linear(model: PreTrainedModel) -> AbstractContextManager[None]:
-    num_weights = sum(weight.numel() for weight in model.parameters())
-    return fast_layers(model) if num_weights >= MIN_PRETRAINED else nullcontext()
 
 
 def model_inputs(

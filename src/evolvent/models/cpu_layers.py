@@ -1,5 +1,4 @@
-"""Layers of large models on a CPU: linear ones by oneDNN, and adapters, norms and the attention of short rows
-in fewer pieces.
+"""Layers of large models on a CPU: linear ones by oneDNN; adapters, norms and attention of short rows in fewer pieces.
 
 Outside of bfloat16, PyTorch multiplies matrices on a CPU with MKL. On processors that MKL does not know well this takes
 more than twice as long as oneDNN, which comes with PyTorch too: 1,024 rows of 576 numbers with a weight of 3,072 x 576
@@ -8,9 +7,9 @@ that are laid out in blocks beforehand: all weights of a model with 135 million 
 bfloat16 22 ms and 13 ms.
 
 A layer with a LoRA adapter is five modules, which read their input in two precisions and keep it twice. Computed as one
-function it has two small matrix products beside the large one. A norm is seven operations in two precisions, and three
-times faster as one function. The backward pass of PyTorch's attention is slow for
-short rows in bfloat16: it takes 1.6 of 5.6 seconds of an update of SmolLM2 with 8 rows of 126 tokens.
+function it has two small matrix products beside the large one. A norm is seven operations in two precisions, and almost
+three times as fast as one function. The backward pass of PyTorch's attention is slow for short rows in bfloat16: it
+takes 1.6 of 5.6 seconds of an update of SmolLM2 with 8 rows of 126 tokens.
 
 All this sums in another order: results differ by rounding. Small models, whose results are compared to the last bit
 between machines, are not touched.
@@ -29,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -40,7 +40,7 @@ __all__ = ["fast_layers", "multiply_packed", "pack_weight", "packs_weights", "re
 _ROWS_HINT = 32  # for this many rows blocks are laid out such that all numbers of rows above one give equal bits
 _MAX_COPY_SHARE = 0.25  # of the free memory
 _MADV_PAGEOUT = 21
-_MAX_ATTENTION = 512  # tokens of a row; of longer ones the probabilities would take more memory than all else
+_MAX_ATTENTION = 512  # tokens of a row; for longer ones PyTorch's attention is as fast and keeps less
 
 
 def packs_weights(weight: Tensor, num_parameters: int) -> bool:
@@ -133,6 +133,7 @@ class _OneDnnLinear(torch.autograd.Function):
         return multiply_packed(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0].reshape(-1, gradients[0].shape[-1])
@@ -196,6 +197,7 @@ class _LoraLinear(torch.autograd.Function):
         return result.view(*x.shape[:-1], -1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, inner, weight, down, up = ctx.saved_tensors
         gradient = gradients[0].reshape(-1, gradients[0].shape[-1])
@@ -270,6 +272,7 @@ class _RmsNorm(torch.autograd.Function):
         return normalized
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, inverse = ctx.saved_tensors
         gradient, quotient = gradients[0].float(), x.float() * inverse
@@ -328,6 +331,7 @@ class _Attention(torch.autograd.Function):
         return torch.bmm(shares, values).view(q.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, shares = ctx.saved_tensors
         shape = gradients[0].shape
@@ -407,9 +411,10 @@ def fast_layers(model: torch.nn.Module) -> Iterator[None]:
     each, and short rows in bfloat16 keep the probabilities of their attention. Layers that are compiled, or computed
     again in the backward pass, stay as they are.
     """
-    first = next(model.parameters())
+    first = next(model.parameters(), None)
     num_parameters = sum(each.numel() for each in model.parameters())
-    if first.device.type != "cpu" or num_parameters < MIN_PRETRAINED or any(map(_is_special, model.modules())):
+    is_large = first is not None and first.device.type == "cpu" and num_parameters >= MIN_PRETRAINED
+    if first is None or not is_large or any(map(_is_special, model.modules())):
         yield
         return
     replaced = [(module, run) for module in model.modules() if (run := _find_function(module)) is not None]

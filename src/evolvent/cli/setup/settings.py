@@ -259,6 +259,8 @@ def _check_resume(command: Command[Any], split: _SplitArguments, resume: Path) -
         message = f"{resume} is a run of evolvent {resumed_verb}, not of evolvent {verb}"
         problems.append(Problem("--resume", message, f"use: evolvent {resumed_verb} --resume {resume}"))
     fixed_overrides = _fixed_overrides(command, split.overrides)
+    if _repeats_settings(command, fixed_overrides, resume):
+        fixed_overrides = []
     if fixed_overrides or "--config" in split.options or "--preset" in split.options:
         message = f"a resumed run keeps its settings: got {' '.join(fixed_overrides) or 'a file or preset'}"
         free_text = f"; only {command.free_settings_text} may change" if command.free_settings else ""
@@ -278,6 +280,19 @@ def _fixed_overrides(command: Command[Any], overrides: Sequence[str]) -> list[st
         if not is_free:
             fixed_overrides.append(word)
     return fixed_overrides
+
+
+def _repeats_settings(command: Command[Any], overrides: Sequence[str], run: Path) -> bool:
+    """Returns whether overrides say what a run has already, as where a command is repeated with `--resume`."""
+    file = run / "config.toml"
+    if not file.is_file():
+        return False
+    try:
+        kept: Config = resolve(command.config, file=file, preset=command.earlier_defaults)
+        repeated: Config = resolve(command.config, file=file, overrides=overrides, preset=command.earlier_defaults)
+        return kept == repeated
+    except ConfigError:  # told where the whole command line is resolved, or by the refusal
+        return False
 
 
 def read_verb(run: Path) -> str | None:
