@@ -175,9 +175,11 @@ def _adapted(**settings) -> Policy:
     return adapted
 
 
-def _learn(policy: Policy, *, dtype: torch.dtype = torch.float32) -> tuple[float, dict[str, torch.Tensor]]:
+def _learn(
+    policy: Policy, *, dtype: torch.dtype = torch.float32, first: int = 0
+) -> tuple[float, dict[str, torch.Tensor]]:
     """Returns a loss and its gradients, with the layers of this module."""
-    ids, model = torch.arange(40).view(2, 20), policy.model.train()
+    ids, model = torch.arange(first, first + 40).view(2, 20), policy.model.train()
     model.zero_grad()
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16)
     with torch.random.fork_rng(), autocast, fast_layers(model):
@@ -233,20 +235,25 @@ def test_disabled_merged_and_dora_adapters_stay_with_peft(monkeypatch):
 
 
 def test_bfloat16_adapters_and_attention_are_within_its_rounding(monkeypatch):
-    """Beside float32, the error of the loss and of the gradients is at most 1.5 times what PyTorch's own has."""
+    """Beside float32, the gradients over five texts are at most a fifth further off than PyTorch's own."""
     policy = _adapted(rank=4)
-    exact_loss, exact = _learn(policy)
-    _, rounded = _learn(policy, dtype=torch.bfloat16)
+    texts = range(0, 200, 40)
+    exact = [_learn(policy, first=first) for first in texts]
+    rounded = [_learn(policy, dtype=torch.bfloat16, first=first) for first in texts]
     monkeypatch.setattr(cpu_layers, "MIN_PRETRAINED", 1)
     calls: list[torch.Tensor] = []
     monkeypatch.setattr(cpu_layers._Attention, "forward", _counting(cpu_layers._Attention.forward, calls))
-    loss, found = _learn(policy, dtype=torch.bfloat16)
-    assert calls and loss == pytest.approx(exact_loss, rel=2e-2)
+    found = [_learn(policy, dtype=torch.bfloat16, first=first) for first in texts]
+    assert len(calls) == 2 * len(texts), "two layers"
+    for (loss, _), (exact_loss, _) in zip(found, exact, strict=True):
+        assert loss == pytest.approx(exact_loss, rel=2e-2)
 
-    def measure_error(gradients: dict[str, torch.Tensor]) -> float:
-        return sum(float((gradients[name] - exact[name]).square().sum()) for name in exact) ** 0.5
+    def measure_error(learned: list[tuple[float, dict[str, torch.Tensor]]]) -> float:
+        pairs = zip(learned, exact, strict=True)
+        squares = [(ours[name] - theirs[name]).square().sum() for (_, ours), (_, theirs) in pairs for name in theirs]
+        return float(torch.stack(squares).sum()) ** 0.5
 
-    assert measure_error(found) <= 1.5 * measure_error(rounded)
+    assert measure_error(found) <= 1.2 * measure_error(rounded)
 
 
 @pytest.mark.parametrize("masked", ["causal", "rows", "shared"])
