@@ -20,6 +20,7 @@ commented can be learned at all: a policy taught the same corpus with every comm
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -28,11 +29,10 @@ from time import process_time
 
 import numpy as np
 
-from benchmarks.pretrained import Pretrained, RealStudy, list_interval, plan_digest, play_command, study_facts
-from benchmarks.rates import RateGrid
+from benchmarks.pretrained import Pretrained, RealStudy, list_interval, play_command, study_facts
 from evolvent.agents.plain import Script
 from evolvent.bench.measures import run_all_jobs
-from evolvent.bench.study import Arm, ArmResult, ArmRun, Gate, PrimaryComparison, Study
+from evolvent.bench.study import Arm, ArmResult, ArmRun, Gate, PrimaryComparison, Study, read_costs
 from evolvent.bench.verdict import StudySummary
 from evolvent.curate.commenting import Commenting, Source
 from evolvent.curate.notes import Note, format_answer
@@ -224,7 +224,9 @@ def _play(plan: Plan, arm_run: ArmRun, *, rate: float | None) -> ArmResult:
         if rate is None
         else _train(plan, arm_run.folder, arm_run.arm, seed=arm_run.seed, rate=rate, passes=plan.passes)
     )
-    outcomes, tokens = ask(plan, policy, "test", plan.panel)
+    outcomes, usage = ask(plan, policy, "test", plan.panel)
+    tokens = Counter(read_costs(arm_run.folder, verbs=("fit",))[0])
+    tokens.update(usage)
     notes: dict[str, Json] = {"success": sum(success for _, _, success in outcomes) / len(outcomes)}
     return ArmResult({"library/combo": tuple(outcomes)}, dict(tokens), process_time() - started, notes)
 
@@ -262,22 +264,11 @@ def figures(summary: StudySummary, folder: Path) -> dict[str, Json]:
     }
 
 
-def make(plan: Plan, quick: RealStudy | None = None) -> RealStudy:
-    """Returns the study for the command line."""
-    return RealStudy(
-        "comments_real",
-        __doc__ or "",
-        RateGrid(TUNED, plan.rates, plan_digest(plan)),
-        partial(_try_rate, plan),
-        partial(build, plan),
-        SEEDS if quick is not None else SEEDS[:1],
-        figures,
-        quick,
-    )
+STUDY = RealStudy("comments_real", __doc__ or "", PLAN, QUICK, SEEDS, TUNED, _try_rate, build, figures)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    play_command(make(PLAN, make(QUICK)), arguments)
+    play_command(STUDY, arguments)
 
 
 if __name__ == "__main__":

@@ -18,17 +18,17 @@ more under new names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from time import process_time
 
-from benchmarks.pretrained import Pretrained, RealStudy, list_interval, plan_digest, play_command, study_facts
-from benchmarks.rates import RateGrid
+from benchmarks.pretrained import Pretrained, RealStudy, list_interval, play_command, study_facts
 from benchmarks.study import play_once, read_rows
 from evolvent.bench.calls import CallAnswer, answer_samples, mask_panel
-from evolvent.bench.study import Arm, ArmResult, ArmRun, Gate, PrimaryComparison, Study
+from evolvent.bench.study import Arm, ArmResult, ArmRun, Gate, PrimaryComparison, Study, read_costs
 from evolvent.bench.verdict import StudySummary
 from evolvent.curate.masking import MaskSpec
 from evolvent.engine.local import LocalEngine
@@ -119,6 +119,11 @@ def _try_rate(plan: Plan, folder: Path, arm: str, rate: float) -> float:
     return sum(_share(_ask(plan, policy, panel)[0]) for panel in panels.values()) / len(panels)
 
 
+def _kind(sample: CallSample) -> str:
+    """Returns the kind of a request, by which tasks are drawn again for intervals: its function."""
+    return sample.calls[0].name if sample.calls else sample.tools[0].name
+
+
 def _play(plan: Plan, arm_run: ArmRun, *, rate: float | None) -> ArmResult:
     """Trains an arm and asks it the panels; without a rate it is the pretrained model."""
     started = process_time()
@@ -126,20 +131,22 @@ def _play(plan: Plan, arm_run: ArmRun, *, rate: float | None) -> ArmResult:
         policy = plan.pretrained.start([Functions()], arm_run.seed)
     else:
         policy = _train(plan, arm_run.folder, arm_run.arm, seed=arm_run.seed, rate=rate, tokens=plan.tokens)
-        policy.save(arm_run.folder / "policy")
-    asked = {name: _ask(plan, policy, panel) for name, panel in _panels("test", plan.panel).items()}
+        policy.save(arm_run.folder / "policy")  # for `--bfcl`
+    panels = _panels("test", plan.panel)
+    kinds = {sample.id: _kind(sample) for name in ("plain", "irrelevant") for sample in panels[name]}
+    asked = {name: _ask(plan, policy, panel) for name, panel in panels.items()}
     shares = {name: _share(answers) for name, (answers, _) in asked.items()}
-    outcomes = {
+    outcomes = {  # a renamed request has the id of the plain one, and so its kind
         f"functions/{name}": tuple(
-            (answer.sample.id, answer.sample.tools[0].name if name == "irrelevant" else "call", answer.grade.valid)
-            for answer in answers
+            (answer.sample.id, kinds[answer.sample.id], answer.grade.valid) for answer in answers
         )
         for name, (answers, _) in asked.items()
     }
-    tokens = {key: sum(usage[key] for _, usage in asked.values()) for key in ("generated", "computed")}
-    tokens["trained"] = 0 if rate is None else plan.tokens
+    tokens = Counter(read_costs(arm_run.folder, verbs=("fit",))[0])
+    for _, usage in asked.values():
+        tokens.update(usage)
     notes: dict[str, Json] = {**shares, "drop": shares["plain"] - shares["renamed"]}
-    return ArmResult(outcomes, tokens, process_time() - started, notes)
+    return ArmResult(outcomes, dict(tokens), process_time() - started, notes)
 
 
 def build(plan: Plan, rates: Mapping[str, float], seeds: Sequence[int]) -> Study:
@@ -189,27 +196,22 @@ def _ask_irrelevant(plan: Plan, path: Path, items: Sequence[CallItem], digest: s
     return {"digest": digest, "mean": interval.mean, "low": interval.low, "high": interval.high, **usage}
 
 
-def make(plan: Plan, quick: RealStudy | None = None) -> RealStudy:
-    """Returns the study for the command line."""
-    return RealStudy(
-        "hammer_real",
-        __doc__ or "",
-        RateGrid(TUNED, plan.rates, plan_digest(plan)),
-        partial(_try_rate, plan),
-        partial(build, plan),
-        SEEDS if quick is not None else SEEDS[:1],
-        figures,
-        quick,
-        (
-            "bfcl",
-            "ask the trained policies the irrelevant requests in this folder of BFCL's files",
-            partial(ask_bfcl, plan),
-        ),
-    )
+STUDY = RealStudy(
+    "hammer_real",
+    __doc__ or "",
+    PLAN,
+    QUICK,
+    SEEDS,
+    TUNED,
+    _try_rate,
+    build,
+    figures,
+    ("bfcl", "a folder of BFCL: ask the trained policies its irrelevant requests", ask_bfcl),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    play_command(make(PLAN, make(QUICK)), arguments)
+    play_command(STUDY, arguments)
 
 
 if __name__ == "__main__":

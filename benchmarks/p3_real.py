@@ -28,8 +28,7 @@ import numpy as np
 from scipy.stats import mannwhitneyu
 
 from benchmarks.p3 import cell as pool
-from benchmarks.pretrained import Pretrained, RealStudy, list_interval, plan_digest, play_command, study_facts
-from benchmarks.rates import RateGrid
+from benchmarks.pretrained import Pretrained, RealStudy, list_interval, play_command, study_facts
 from evolvent.bench.study import Arm, ArmResult, ArmRun, Gate, PrimaryComparison, Study, read_costs
 from evolvent.bench.verdict import StudySummary
 from evolvent.curate.difficulty import answer_logprobs, mean_logprob_score
@@ -152,8 +151,9 @@ def _play_base(plan: Plan, arm_run: ArmRun) -> ArmResult:
     auc = measure_auc(mean_logprob_score(answer_logprobs(base, shown)).tolist(), is_right)
     outcomes, success, generated = _measure(plan, base)
     notes: dict[str, Json] = {"auc": auc, "success": success, "wrong": 1 - sum(is_right) / len(is_right)}
-    tokens = {"generated": generated, "trained": plan.protocol.base}
-    return ArmResult(outcomes, tokens, process_time() - started, notes)
+    tokens = Counter(read_costs(arm_run.folder / "run", verbs=("fit",))[0])
+    tokens["generated"] += generated
+    return ArmResult(outcomes, dict(tokens), process_time() - started, notes)
 
 
 def _play(plan: Plan, arm_run: ArmRun, *, rate: float) -> ArmResult:
@@ -190,22 +190,11 @@ def figures(summary: StudySummary, folder: Path) -> dict[str, Json]:
     }
 
 
-def make(plan: Plan, quick: RealStudy | None = None) -> RealStudy:
-    """Returns the study for the command line."""
-    return RealStudy(
-        "p3_real",
-        __doc__ or "",
-        RateGrid(TUNED, plan.rates, plan_digest(plan)),
-        partial(_try_rate, plan),
-        partial(build, plan),
-        SEEDS if quick is not None else SEEDS[:1],
-        figures,
-        quick,
-    )
+STUDY = RealStudy("p3_real", __doc__ or "", PLAN, QUICK, SEEDS, TUNED, _try_rate, build, figures)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    play_command(make(PLAN, make(QUICK)), arguments)
+    play_command(STUDY, arguments)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
     python -m benchmarks.NAME --report [--json]   prints what was played
     python -m benchmarks.NAME --quick [--json]    a small copy in a temporary folder; supports no claim
 
-Weights, adapters and play are computed in bfloat16 with one thread. Several processes may share the seeds.
+Weights, adapters and play are computed in bfloat16 with one thread. Several processes may share the seeds. Three seeds
+give intervals; a verdict takes six.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from rich.console import Console
 
@@ -42,6 +44,7 @@ __all__ = [
     "PACKAGES",
     "Pretrained",
     "RealStudy",
+    "StudyPlan",
     "describe_plan",
     "list_interval",
     "plan_digest",
@@ -50,6 +53,18 @@ __all__ = [
 ]
 
 PACKAGES = ("evolvent", "torch", "transformers", "peft")
+
+
+class StudyPlan(Protocol):
+    """What a study fixes before it runs: a dataclass, with the learning rates that are tried."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def rates(self) -> tuple[float, ...]: ...
+
+
+PlanT = TypeVar("PlanT", bound=StudyPlan)
 
 
 @dataclass(frozen=True)
@@ -112,38 +127,49 @@ class Pretrained:
 
 
 @dataclass(frozen=True)
-class RealStudy:
+class RealStudy(Generic[PlanT]):
     """A study on a pretrained model, as the command line needs it.
 
     Args:
         name: of the module, after `benchmarks.`.
         doc: the module's text.
-        grid: the rates that are tried first. try_rate: (folder, arm, rate) to the success on dev.
-        build: the study with the chosen rates and these seeds. seeds: all of it.
+        plan, quick: what the study fixes before it runs: dataclasses with `rates`; quick: of a small copy.
+        seeds: all of them. tuned: the arms that try the rates.
+        try_rate: (plan, folder, arm, rate) to the success on dev.
+        build: (plan, rates, seeds) to the study.
         figures: what `--json` adds to the summary, from the summary and the folder.
-        quick: the same study, smaller, in which no rate is tuned; None for the quick one itself.
         external: an option that names a folder of public data, its help, and what measures the played arms on it, from
-            the study's folder, that folder and the digest; None: there is no such option.
+            the plan, the study's folder, that folder and the digest; None: there is no such option.
     """
 
     name: str
     doc: str
-    grid: RateGrid
-    try_rate: Callable[[Path, str, float], float]
-    build: Callable[[Mapping[str, float], Sequence[int]], Study]
+    plan: PlanT
+    quick: PlanT
     seeds: tuple[int, ...]
+    tuned: tuple[str, ...]
+    try_rate: Callable[[PlanT, Path, str, float], float]
+    build: Callable[[PlanT, Mapping[str, float], Sequence[int]], Study]
     figures: Callable[[StudySummary, Path], Mapping[str, Json]]
-    quick: RealStudy | None = None
-    external: tuple[str, str, Callable[[Path, Path, str], None]] | None = None
+    external: tuple[str, str, Callable[[PlanT, Path, Path, str], None]] | None = None
 
-    def rates(self, folder: Path) -> dict[str, float]:
-        """Returns the chosen rates; the middle ones of a quick study, which tries none."""
-        if self.quick is None:
-            return dict.fromkeys(self.grid.arms, self.grid.rates[len(self.grid.rates) // 2])
-        return self.grid.choose(folder)
+    @property
+    def grid(self) -> RateGrid:
+        """Returns the rates that are tried."""
+        return RateGrid(self.tuned, self.plan.rates, plan_digest(self.plan))
+
+    def run(self, folder: Path, *, quick: bool, arms: Sequence[str] | None, seeds: Sequence[int] | None) -> Study:
+        """Freezes and plays the study, or its small copy: one seed, at the middle rate."""
+        if quick:
+            rates = dict.fromkeys(self.tuned, self.quick.rates[len(self.quick.rates) // 2])
+            study = self.build(self.quick, rates, self.seeds[:1])
+        else:
+            study = self.build(self.plan, self.grid.choose(folder), self.seeds)
+        run_study(study, folder, only=arms, seeds=seeds, observe=_print_event)
+        return study
 
 
-def describe_plan(plan: Any) -> dict[str, Any]:
+def describe_plan(plan: StudyPlan) -> dict[str, Any]:
     """Returns the fields of a plan, a dataclass, as JSON values; a protocol is described by its digest."""
     values = {each.name: getattr(plan, each.name) for each in fields(plan)}
     return {name: _describe_value(value) for name, value in values.items()}
@@ -155,12 +181,12 @@ def _describe_value(value: Any) -> Any:
     return value.digest if hasattr(value, "digest") else value
 
 
-def plan_digest(plan: Any) -> str:
+def plan_digest(plan: StudyPlan) -> str:
     """Returns 16 hex digits of a plan: cells of another plan are not read."""
     return f"{sample_seed(canonical_json(describe_plan(plan))):016x}"
 
 
-def play_command(real: RealStudy, arguments: Sequence[str] | None = None) -> None:
+def play_command(real: RealStudy[PlanT], arguments: Sequence[str] | None = None) -> None:
     """Runs the command line of a study: tunes, plays, reports."""
     parser = command_line(real.name, real.doc, quick="a small copy of the study in a temporary folder")
     parser.add_argument("--tune", action="store_true", help="only try the learning rates")
@@ -171,7 +197,6 @@ def play_command(real: RealStudy, arguments: Sequence[str] | None = None) -> Non
         parser.add_argument(f"--{real.external[0]}", type=Path, metavar="DIR", dest="data", help=real.external[1])
     options = parser.parse_args(arguments)
     prepare_process()
-    chosen = real.quick if options.quick and real.quick is not None else real
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / real.name if options.quick else RESULTS / real.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,22 +204,22 @@ def play_command(real: RealStudy, arguments: Sequence[str] | None = None) -> Non
         with study_run(folder):
             unpack(folder)  # again: another process may have packed meanwhile
             if options.tune:
-                for line in chosen.grid.tune(folder, lambda arm, rate: chosen.try_rate(folder, arm, rate)):
+                for line in real.grid.tune(folder, partial(real.try_rate, real.plan, folder)):
                     print(line, flush=True)
-                found: dict[str, Any] = {arm: chosen.grid.tried(folder, arm) for arm in chosen.grid.arms}
-                return finish({"benchmark": real.name, "rates": found}, options)
+                tried = {arm: real.grid.tried(folder, arm) for arm in real.tuned}
+                return finish({"benchmark": real.name, "rates": tried}, options)
             if not options.report:
-                study = chosen.build(chosen.rates(folder), chosen.seeds)
-                run_study(study, folder, only=options.arms, seeds=options.seeds, observe=_print_event)
-                if chosen.external is not None and options.data is not None:
-                    chosen.external[2](folder, options.data, study.digest())
-            found = _summarize(chosen, folder, quick=options.quick)
+                study = real.run(folder, quick=options.quick, arms=options.arms, seeds=options.seeds)
+                if real.external is not None and options.data is not None:
+                    plan = real.quick if options.quick else real.plan
+                    real.external[2](plan, folder, options.data, study.digest())
+            found = _summarize(real, folder, quick=options.quick)
     if not options.quick:
         write(summary_path(folder, real.name), found)
     return finish(found, options)
 
 
-def _summarize(real: RealStudy, folder: Path, *, quick: bool) -> dict[str, Any]:
+def _summarize(real: RealStudy[PlanT], folder: Path, *, quick: bool) -> dict[str, Any]:
     summary = read_summary(folder)
     values = to_json(summary)
     Console(width=110).print(study_table(values, width=110))
@@ -227,7 +252,7 @@ def list_interval(interval: Interval | None) -> list[Json] | None:
     return [None if isnan(value) else value for value in (interval.mean, interval.low, interval.high)]
 
 
-def study_facts(plan: Any, rates: Mapping[str, float]) -> dict[str, Any]:
+def study_facts(plan: StudyPlan, rates: Mapping[str, float]) -> dict[str, Any]:
     """Returns what the result of a study depends on beside its arms, as JSON values."""
     return {"plan": describe_plan(plan), "rates": dict(rates), "versions": versions(*PACKAGES)}
 

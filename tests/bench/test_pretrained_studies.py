@@ -21,15 +21,15 @@ STUDIES = [hammer_real, p3_real, comments_real]
 @pytest.mark.parametrize("module", STUDIES)
 def test_a_plan_is_described_whole(module):
     """Another rank, rate or number of tokens is another study, and its rates are tried anew."""
-    real = module.make(module.PLAN, module.make(module.QUICK))
+    real = module.STUDY
     rates = dict.fromkeys(real.grid.arms, real.grid.rates[1])
-    study = real.build(rates, real.seeds)
+    study = real.build(module.PLAN, rates, real.seeds)
     wider = replace(module.PLAN, pretrained=replace(module.PLAN.pretrained, rank=64))
     assert plan_digest(wider) != plan_digest(module.PLAN) == real.grid.digest
     assert study.digest() != module.build(wider, rates, real.seeds).digest()
-    assert study.digest() != real.build({**rates, real.grid.arms[0]: 1e-2}, real.seeds).digest()
+    assert study.digest() != real.build(module.PLAN, {**rates, real.tuned[0]: 1e-2}, real.seeds).digest()
     assert study.gates and len(study.seeds) >= 3 and len(real.grid.rates) >= 3
-    assert plain_json(describe_plan(module.PLAN)) and real.quick is not None and real.quick.quick is None
+    assert plain_json(describe_plan(module.PLAN)) and plan_digest(module.QUICK) != real.grid.digest
 
 
 def test_a_rate_inside_the_grid_is_chosen_and_an_end_is_refused(tmp_path):
@@ -80,6 +80,15 @@ def test_hammer_saves_a_share_of_what_plain_loses(tmp_path):
     assert found["drop"] == pytest.approx({"plain": 0.5, "irrelevance": 0.5, "masked_third": 0.2, "masked": 0.0})
     assert found["drop_saved"] == pytest.approx(1.0) and found["plain_loss"] == pytest.approx(0.1)
     assert found["masked_minus_plain_renamed_ci"][0] == pytest.approx(0.4)
+
+
+def test_requests_are_drawn_again_by_their_function():
+    """Plain and renamed requests are the same ones; names of requests that no tool answers are no others'."""
+    panels = hammer_real._panels("test", 60)
+    ids = {name: [sample.id for sample in panel] for name, panel in panels.items()}
+    assert ids["plain"] == ids["renamed"] and not set(ids["plain"]) & set(ids["irrelevant"])
+    kinds = {hammer_real._kind(sample) for sample in panels["plain"]}
+    assert len(kinds) > 10 and kinds == {sample.calls[0].name for sample in panels["plain"]}
 
 
 def test_p3_is_not_judged_where_its_score_cannot_tell_wrong_answers(tmp_path):
