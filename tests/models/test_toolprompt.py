@@ -265,6 +265,32 @@ def test_compact_refuses_what_it_could_not_read():
         with pytest.raises(InvalidAction):
             Compact().parse_calls(text, SAMPLE)
     assert Compact().parse_calls("[no such(x_y=1)]", SAMPLE) == (Call("no_such", {"x_y": 1}),)
+    digit_first = replace(SAMPLE, tools=(Tool("3d_model"),), calls=(Call("3d_model", {}),))
+    with pytest.raises(SampleInvalid, match="change when they are read back"):
+        Compact().render(digit_first)
+
+
+def test_parts_of_a_name_may_begin_with_a_digit():
+    own = Tool("f_2P_eSj", "", {"type": "object", "properties": {"z_9a_b": {"type": "integer"}}})
+    sample = replace(SAMPLE, tools=(own,), calls=(Call("f_2P_eSj", {"z_9a_b": 3}),))
+    assert Compact().render(sample).target == "[f 2P eSj(z 9a b=3)]"
+    assert Compact().parse_calls("[ f 2P eSj ( z 9a b = 3 ) ]", sample) == sample.calls
+
+
+def test_random_names_are_read_back_or_refused():
+    """A name inside a value that ends with an underscore cannot be told from one without."""
+    refused = 0
+    for seed in range(300):
+        hidden, names = mask_sample(SAMPLE, sample_rng(seed), MaskSpec(ratio=1.0, style="random", defaults="off"))
+        try:
+            target = Compact().render(hidden).target
+        except SampleInvalid:
+            assert "_'" in repr(hidden.calls)
+            refused += 1
+            continue
+        found = Compact().parse_calls(target, hidden)
+        assert found == hidden.calls and unmask_calls(found, names) == SAMPLE.calls
+    assert refused <= 10
 
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

@@ -185,11 +185,13 @@ class Compact:
         ]
         lines += [f"{message.role} : {_message_text(message, self._format_calls)}" for message in sample.messages]
         target = self._format_calls(sample.calls)
-        if any(
-            self.parse_calls(text, sample) != _without_ids(sample.calls)
-            for text in (target, " ".join(_PIECE.findall(target)))
-        ):
-            raise SampleInvalid(f"calls of sample {sample.id!r} change when they are read back", value=target)
+        for text in (target, " ".join(_PIECE.findall(target))):
+            try:
+                is_same = self.parse_calls(text, sample) == _without_ids(sample.calls)
+            except InvalidAction:  # a name that begins with a digit
+                is_same = False
+            if not is_same:
+                raise SampleInvalid(f"calls of sample {sample.id!r} change when they are read back", value=target)
         return RenderedSample("\n".join(lines), target)
 
     @staticmethod
@@ -288,15 +290,15 @@ _PIECE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\w+|[^\w\s]", re.DO
 def _join_names(text: str) -> str:
     """Joins names that are written in pieces, as Python's form of calls requires; other spaces are irrelevant to it."""
     pieces: list[str] = []
-    was_word = False
+    first_word = ""  # of the name that is being joined; a later one may begin with a digit
     for piece in _PIECE.findall(text):
         is_word = piece[0].isalnum() or piece[0] == "_"
-        if was_word and is_word:
-            if pieces[-1][0].isdigit():
+        if first_word and is_word:
+            if first_word[0].isdigit():
                 raise InvalidAction("two words where one value belongs", value=f"{pieces[-1]} {piece}", expected="one")
             pieces.append("_")
         pieces.append(piece)
-        was_word = is_word
+        first_word = (first_word or piece) if is_word else ""
     return "".join(pieces)
 
 
