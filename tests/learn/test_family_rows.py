@@ -19,7 +19,7 @@ from evolvent.learn.forward import compute_outputs, resolve_layout
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.parallel.ranks import Parallelism
-from evolvent.learn.prefix_sharing import PrefixSharing, check_branches, resolve_rl_layout, resolve_sharing
+from evolvent.learn.prefix_sharing import PrefixSharing, check_branches, resolve_rl_layout, share_rows
 from evolvent.learn.token_sequences import Batch, TokenSequence, collate_packed, collate_padded
 from tests.engine.models import Policy
 
@@ -104,7 +104,8 @@ def check_rows(model: Any) -> tuple[bool, bool]:
         policy, config = Policy(model), TrainConfig(layout=layout)
         try:
             resolve_layout(model, layout)
-            resolve_sharing(model, layout, Parallelism())
+            if layout == "shared":
+                share_rows(model, Parallelism())
         except ConfigError as error:
             is_refused.append(True)
             assert error.problems[0].where == "layout" and layout in error.problems[0].what

@@ -33,7 +33,7 @@ from evolvent.learn.prefix_sharing import (
     build_batches,
     collate_shared,
     resolve_rl_layout,
-    resolve_sharing,
+    share_rows,
 )
 from evolvent.learn.token_sequences import Batch, TokenSequence, collate_padded
 from evolvent.rl.critic import critic_objective
@@ -305,20 +305,17 @@ def test_a_practice_shares_its_prompts(tmp_path) -> None:
 
 def test_who_shares() -> None:
     policy, alone = small_policy(), Parallelism()
-    assert resolve_sharing(policy.model, "shared", alone) == PrefixSharing.from_model(policy.model)
+    assert share_rows(policy.model, alone) == PrefixSharing.from_model(policy.model)
     assert resolve_rl_layout("auto", policy.model) == "shared"
     assert resolve_rl_layout("packed", policy.model) == "packed"
-    assert resolve_sharing(policy.model, "auto", alone) is None, "fit shares where it is asked to"
-    assert (
-        resolve_sharing(policy.model, "bucketed", alone) is None
-        and resolve_sharing(policy.model, "packed", alone) is None
-    )
+    for layout in ("auto", "bucketed", "packed"):  # fit shares where it is asked to
+        assert Learner(small_policy(), weighted_nll, TrainConfig(layout=layout), seed=0).sharing is None
     with pytest.raises(ConfigError, match="layout: shared rows need pure data parallelism"):
-        resolve_sharing(policy.model, "shared", Parallelism(pp=2))
+        share_rows(policy.model, Parallelism(pp=2))
     policy.model.config.sliding_window = 8
     assert resolve_rl_layout("auto", policy.model) == "auto"
     with pytest.raises(ConfigError, match="layout: shared rows need full attention and explicit positions"):
-        resolve_sharing(policy.model, "shared", alone)
+        share_rows(policy.model, alone)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +344,7 @@ def test_models_that_would_mix_their_sequences_are_found_out(config) -> None:
         ConfigError,
         match=f"explicit positions, but {config.model_type} has other layers",
     ):
-        resolve_sharing(model, "shared", Parallelism())
+        share_rows(model, Parallelism())
 
 
 def test_a_model_is_tried_within_its_context() -> None:

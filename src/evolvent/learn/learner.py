@@ -38,7 +38,7 @@ from evolvent.learn.optim.make import (
 from evolvent.learn.optim.sophia import SophiaG
 from evolvent.learn.parallel.lay import check_layout, distribute_model
 from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Parallelism, Ranks
-from evolvent.learn.prefix_sharing import check_branches, resolve_sharing
+from evolvent.learn.prefix_sharing import check_branches, share_rows
 from evolvent.learn.progress import (
     FitReport,
     TrainingProgress,
@@ -209,7 +209,7 @@ class Learner:
         self._base = base_digest(policy.model) if adapter != "none" else None  # while the base is whole
         check_objective(objective, self.parallelism)
         self.layout = resolve_layout(policy.model, config.layout)
-        self.sharing = resolve_sharing(policy.model, config.layout, self.parallelism)
+        self.sharing = share_rows(policy.model, self.parallelism) if config.layout == "shared" else None
         if problems := check_fused(self.optimizer_config, self._min_micro_batches(), self.parallelism.pp):
             raise ConfigError(problems)
         model = cast_weights(policy.model, config.dtype)

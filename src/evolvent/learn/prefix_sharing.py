@@ -45,7 +45,7 @@ __all__ = [
     "collate_shared",
     "count_shared_prefix",
     "resolve_rl_layout",
-    "resolve_sharing",
+    "share_rows",
 ]
 
 
@@ -143,16 +143,13 @@ class PrefixSharing:
         return collate_shared(sequences, trees, order=selected)
 
 
-def resolve_sharing(model: PreTrainedModel, layout: Layout, parallelism: Parallelism) -> PrefixSharing | None:
-    """Returns how sequences share rows in a layout; None where each has its own.
+def share_rows(model: PreTrainedModel, parallelism: Parallelism) -> PrefixSharing:
+    """Returns how sequences share rows in the layout "shared".
 
     Raises:
-        ConfigError: "shared" for a model that would mix its sequences, or that is distributed over ranks that need
-            rows of
-            one shape.
+        ConfigError: for a model that would mix its sequences, or that is distributed over ranks that need rows of one
+            shape.
     """
-    if layout != "shared":
-        return None
     if parallelism.tp * parallelism.pp > 1:
         message = "need pure data parallelism"
     elif not (can_pack(model) and _shares_rows(model)):

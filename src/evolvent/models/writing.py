@@ -399,6 +399,8 @@ class SaveJob:
 
     def _wait_for_notes(self) -> Iterator[_Note]:
         """Yields the notes of the other ranks, in the order of ranks."""
+        if self.size == 1:
+            return
         deadline = Deadline(self.timeout)
         missing = set(range(1, self.size))
         while missing:
