@@ -38,14 +38,14 @@ from evolvent.models.placement import available_bytes
 __all__ = ["fast_layers", "multiply_packed", "pack_weight", "packs_weights", "release_heap", "release_pages"]
 
 _ROWS_HINT = 32  # for this many rows blocks are laid out such that all numbers of rows above one give equal bits
-_MAX_COPY_SHARE = 0.25  # of the free memory
+_MAX_COPY_SHARE = 0.5  # of the free memory
 _MADV_PAGEOUT = 21
 _MAX_ATTENTION = 512  # tokens of a row; for longer ones PyTorch's attention is as fast and keeps less
 
 
 def packs_weights(weight: Tensor, num_parameters: int) -> bool:
     """Returns whether weights of a model of this size are to be packed: a large one's, on a CPU with oneDNN, where the
-    copy takes at most a quarter of the free memory.
+    copy takes at most half of the free memory.
     """
     if not _multiplies_faster(weight, num_parameters):
         return False
