@@ -103,7 +103,7 @@ class Plan:
 
 
 PLAN = Plan()
-QUICK = Plan(sources=8, low=4, passes=1, panel=3, tuned_panel=3)
+QUICK = Plan(sources=8, low=4, passes=1, panel=3, tuned_panel=3, max_tokens=16)
 SEEDS = (0, 1, 2)
 
 

@@ -69,18 +69,18 @@ class Plan:
     """
 
     pretrained: Pretrained = field(default_factory=lambda: Pretrained(rank=32, context=1024))
-    rows: int = 3000
-    tokens: int = 36_000
-    tuned_tokens: int = 12_000
-    panel: int = 150
-    tuned_panel: int = 60
+    rows: int = 1000
+    tokens: int = 12_000
+    tuned_tokens: int = 4_000
+    panel: int = 100
+    tuned_panel: int = 30
     max_tokens: int = 48
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     development: int = 100
 
 
 PLAN = Plan()
-QUICK = Plan(rows=24, tokens=120, tuned_tokens=60, panel=4, tuned_panel=4)
+QUICK = Plan(rows=24, tokens=120, tuned_tokens=60, panel=4, tuned_panel=4, max_tokens=16)
 SEEDS = (0, 1, 2)
 
 
@@ -101,9 +101,15 @@ def _train(plan: Plan, folder: Path, arm: str, *, seed: int, rate: float, tokens
         return hammer(start, samples, config=config, run=run, prompt=Compact(), dialect=start.dialect)
 
 
-def _ask(plan: Plan, policy: Policy, samples: Sequence[CallSample]) -> tuple[list[CallAnswer], Mapping[str, int]]:
+def _ask(
+    plan: Plan, policy: Policy, panels: Mapping[str, Sequence[CallSample]]
+) -> tuple[dict[str, list[CallAnswer]], Mapping[str, int]]:
+    """Returns the answers of every panel, and the tokens of all."""
     engine = LocalEngine(policy, slots=32)
-    answers = answer_samples(samples, Compact(), policy.dialect, engine=engine, max_tokens=plan.max_tokens)
+    answers = {
+        name: answer_samples(panel, Compact(), policy.dialect, engine=engine, max_tokens=plan.max_tokens)
+        for name, panel in panels.items()
+    }
     return answers, {"generated": engine.usage.generated, "computed": engine.usage.computed}
 
 
@@ -115,8 +121,8 @@ def _share(answers: Iterable[CallAnswer]) -> float:
 def _try_rate(plan: Plan, folder: Path, arm: str, rate: float) -> float:
     run_folder = folder / "runs" / "tuning" / f"{arm}-{rate:g}"
     policy = _train(plan, run_folder, arm, seed=plan.development, rate=rate, tokens=plan.tuned_tokens)
-    panels = _panels("dev", plan.tuned_panel)
-    return sum(_share(_ask(plan, policy, panel)[0]) for panel in panels.values()) / len(panels)
+    asked, _ = _ask(plan, policy, _panels("dev", plan.tuned_panel))
+    return sum(map(_share, asked.values())) / len(asked)
 
 
 def _kind(sample: CallSample) -> str:
@@ -134,17 +140,16 @@ def _play(plan: Plan, arm_run: ArmRun, *, rate: float | None) -> ArmResult:
         policy.save(arm_run.folder / "policy")  # for `--bfcl`
     panels = _panels("test", plan.panel)
     kinds = {sample.id: _kind(sample) for name in ("plain", "irrelevant") for sample in panels[name]}
-    asked = {name: _ask(plan, policy, panel) for name, panel in panels.items()}
-    shares = {name: _share(answers) for name, (answers, _) in asked.items()}
+    asked, usage = _ask(plan, policy, panels)
+    shares = {name: _share(answers) for name, answers in asked.items()}
     outcomes = {  # a renamed request has the id of the plain one, and so its kind
         f"functions/{name}": tuple(
             (answer.sample.id, kinds[answer.sample.id], answer.grade.valid) for answer in answers
         )
-        for name, (answers, _) in asked.items()
+        for name, answers in asked.items()
     }
     tokens = Counter(read_costs(arm_run.folder, verbs=("fit",))[0])
-    for _, usage in asked.values():
-        tokens.update(usage)
+    tokens.update(usage)
     notes: dict[str, Json] = {**shares, "drop": shares["plain"] - shares["renamed"]}
     return ArmResult(outcomes, dict(tokens), process_time() - started, notes)
 
@@ -191,7 +196,8 @@ def ask_bfcl(plan: Plan, folder: Path, data: Path, digest: str) -> None:
 
 
 def _ask_irrelevant(plan: Plan, path: Path, items: Sequence[CallItem], digest: str) -> dict[str, Json]:
-    answers, usage = _ask(plan, load_policy(path), [item.sample for item in items])
+    asked, usage = _ask(plan, load_policy(path), {"bfcl": [item.sample for item in items]})
+    answers = asked["bfcl"]
     interval = wilson_interval(sum(answer.grade.valid for answer in answers), len(answers))
     return {"digest": digest, "mean": interval.mean, "low": interval.low, "high": interval.high, **usage}
 

@@ -159,10 +159,11 @@ class RealStudy(Generic[PlanT]):
         return RateGrid(self.tuned, self.plan.rates, plan_digest(self.plan))
 
     def run(self, folder: Path, *, quick: bool, arms: Sequence[str] | None, seeds: Sequence[int] | None) -> Study:
-        """Freezes and plays the study, or its small copy: one seed, at the middle rate."""
+        """Freezes and plays the study, or its small copy: one seed at the middle rate, and the arms that decide."""
         if quick:
             rates = dict.fromkeys(self.tuned, self.quick.rates[len(self.quick.rates) // 2])
             study = self.build(self.quick, rates, self.seeds[:1])
+            arms = arms or [study.primary.arm, study.primary.control, *(gate.arm for gate in study.gates)]
         else:
             study = self.build(self.plan, self.grid.choose(folder), self.seeds)
         run_study(study, folder, only=arms, seeds=seeds, observe=_print_event)

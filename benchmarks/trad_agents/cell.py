@@ -48,7 +48,7 @@ from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.trajectory import Start, sample_rng, sample_seed
 from evolvent.worlds.crafting import words_of
 
-__all__ = ["Cell", "acts", "play", "told_share", "trained"]
+__all__ = ["Cell", "acts", "followed", "is_told", "play", "told_share", "trained"]
 
 _LONGEST = 24  # tokens of an action
 _WRITTEN = re.compile(r"> (?:think|act): ?(.*)")
@@ -71,11 +71,7 @@ def part_of(
     lesson: Lesson, policy: Policy, code: Code, *, aside: float, name: str, thoughts: bool = True
 ) -> TokenSequence | None:
     """A lesson in a code as tokens; None where it is longer than the context."""
-    prompt, answer = code.hide(lesson.prompt), code.hide(f"act: {lesson.answer}")[5:]
-    if lesson.answer.startswith(("think:", "act:")):
-        answer = code.hide(lesson.answer)
-    elif lesson.prompt.rstrip().endswith("think:"):
-        answer = lesson.answer
+    prompt, answer = code.hide_lesson(lesson)
     read, written = policy.dialect.open("", prompt), policy.dialect.action(answer)
     weight = np.zeros(len(read) + len(written), np.float32)
     at = 2  # after the opening tokens
@@ -214,13 +210,13 @@ def acts(asked: Sequence[Lesson]) -> list[Lesson]:
 
 def told_share(asked: Sequence[Lesson]) -> float:
     """The share of an episode's actions whose command stands in a demonstration of the prompt, policy or not."""
-    shown = [
-        _commands(one.prompt.partition("Now it is your turn.")[0]) & _commands(f"> act: {_bare(one)}")
-        if "Now it is your turn." in one.prompt
-        else set()
-        for one in acts(asked)
-    ]
-    return float(np.mean([bool(one) for one in shown]))
+    return float(np.mean([*map(is_told, acts(asked))]))
+
+
+def is_told(lesson: Lesson) -> bool:
+    """Returns whether the command of an action stands in a demonstration of its prompt."""
+    demonstrations, mark, _ = lesson.prompt.partition("Now it is your turn.")
+    return bool(mark) and bool(_commands(demonstrations) & _commands(f"> act: {_bare(lesson)}"))
 
 
 def _commands(text: str) -> set[str]:

@@ -192,6 +192,14 @@ class Code:
         """A text in which the first word of every action is replaced."""
         return COMMAND.sub(lambda found: found[1] + found[2] + self.words.get(found[3], found[3]), text)
 
+    def hide_lesson(self, lesson: Lesson) -> tuple[str, str]:
+        """Returns a lesson's prompt and answer in this code; thoughts stay in plain words."""
+        if lesson.answer.startswith(("think:", "act:")):
+            return self.hide(lesson.prompt), self.hide(lesson.answer)
+        if lesson.prompt.rstrip().endswith("think:"):
+            return self.hide(lesson.prompt), lesson.answer
+        return self.hide(lesson.prompt), self.hide(f"act: {lesson.answer}").removeprefix("act: ")
+
     def reveal(self, action: str) -> str:
         """The action that is meant; a word of no command, also a command in clear, is made one that nobody knows."""
         meant = {hidden: word for word, hidden in self.words.items()}

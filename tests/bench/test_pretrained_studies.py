@@ -7,15 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import comments_real, hammer_real, p3_real
+from benchmarks import comments_real, hammer_real, p3_real, trad_real
 from benchmarks.pretrained import describe_plan, plan_digest
 from benchmarks.rates import RateGrid
+from benchmarks.trad_agents.lessons import CODE_WORDS
 from evolvent.bench.study import ArmResult, ArmRun, Study, run_study
 from evolvent.bench.verdict import read_summary
 from evolvent.errors import ConfigError
 from evolvent.files import plain_json
+from tests.learn.byte_policy import byte_policy
 
-STUDIES = [hammer_real, p3_real, comments_real]
+STUDIES = [hammer_real, p3_real, comments_real, trad_real]
 
 
 @pytest.mark.parametrize("module", STUDIES)
@@ -104,6 +106,41 @@ def test_p3_is_not_judged_where_its_score_cannot_tell_wrong_answers(tmp_path):
     assert summary.gate_passed is False and summary.verdict.startswith("no verdict: gate AUC of the base's score")
     found = p3_real.figures(summary, tmp_path)
     assert found["p3_minus_random_ci"][0] == pytest.approx(0.2) and found["share_of_clean"] == pytest.approx(0.5)
+
+
+def test_trad_is_compared_within_sizes_of_prompts(tmp_path):
+    study = trad_real.build(trad_real.PLAN, {"reader": 1e-3}, (0, 1, 2))
+    right = {"trad": (8, 8, 8), "synapse": (2, 5, 8), "rap": (1, 1, 1), "react": (1, 1, 1), "nothing shown": (0, 0, 0)}
+    results = {
+        (arm, seed): ({f"backoffice/{size}": count for size, count in zip((500, 1000, 2000), by_size, strict=True)}, {})
+        for arm, by_size in right.items()
+        for seed in (0, 1, 2)
+    }
+    _keep(
+        study,
+        tmp_path,
+        results | {("reader", seed): ({"backoffice/steps": 9}, {"followed": 0.95}) for seed in range(3)},
+    )
+    summary = read_summary(tmp_path)
+    found = trad_real.figures(summary, tmp_path)
+    assert summary.gate_passed and found["trad_minus_synapse_ci"][0] == pytest.approx(0.3)
+    assert found["success"]["synapse"]["1000"][0] == pytest.approx(0.5) and found["success"].keys() == right.keys()
+
+
+def test_the_reader_learns_answers_alone_each_in_its_code():
+    """What is learned of a prompt is the expert's answer; a command stands in it as in the demonstrations."""
+    plan = replace(trad_real.QUICK, lessons=10, lesson_tokens=4000)
+    policy = byte_policy(context=4096)
+    drawn = trad_real._draw_lessons(plan, policy, seed=0)
+    assert len(drawn) == len({sequence.trajectory for sequence in drawn}) == 10
+    first_words = []
+    for sequence in drawn:
+        prompt = policy.tokenizer.decode(sequence.ids[~sequence.written]).partition("<|im_start|>assistant")[0]
+        answer = policy.dialect.read_reply(sequence.ids[sequence.written].tolist()).text
+        assert np.array_equal(sequence.weight > 0, sequence.written) and "> act:" in prompt and answer
+        if prompt.removesuffix("<|im_end|>\n").rstrip().endswith("act:"):
+            first_words.append(answer.split()[0])
+    assert len(set(first_words)) > 1 and set(first_words) <= set(CODE_WORDS), "a command in clear tells what it means"
 
 
 def test_one_seed_gives_figures_without_intervals(tmp_path):
