@@ -75,7 +75,7 @@ class Plan:
     panel: int = 100
     tuned_panel: int = 30
     max_tokens: int = 48
-    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
+    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     development: int = 100
 
 

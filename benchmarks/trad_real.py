@@ -5,11 +5,11 @@
     python -m benchmarks.trad_real               freezes the study with the chosen rate, and plays it; resumes
     python -m benchmarks.trad_real --report      prints what was played
 
-The world is the back office, with tasks of two and three steps. Its commands are hidden behind words without a meaning,
-others in every prompt that is learned and others in play (`benchmarks.trad_agents.lessons`): what a command is called,
-only the demonstrations of a prompt tell. The reader of a seed, SmolLM2 with a LoRA adapter, learns the expert's answers
-to prompts of all systems in equal shares. Then every system plays the same tasks with the same weights, and at most
-500, 1,000 and 2,000 tokens in a prompt: demonstrations fill it, the best first.
+The world is the back office, with tasks that take the expert at most five steps. Its commands are hidden behind words
+without a meaning, others in every prompt that is learned and in play (`benchmarks.trad_agents.lessons`): what a command
+is called, only the demonstrations of a prompt tell. The reader of a seed, SmolLM2 with a LoRA adapter, learns the
+expert's answers to prompts of all systems in equal shares. Then every system plays the same tasks with the same
+weights, and at most 500, 1,000 and 2,000 tokens in a prompt: demonstrations fill it, the best first.
 
 Prediction, before any run: TRAD above Synapse at 500 tokens, where no whole demonstration of another task fits beside
 the task's own, and no difference at 2,000. The study judges only where the reader gives the right action in nine of ten
@@ -52,13 +52,14 @@ from evolvent.models.policy import Policy, load_policy
 from evolvent.trajectory import Json, Start, sample_rng
 
 WORLD = "backoffice"
-ARMS: Mapping[str, str] = {
-    "trad": "the claim: windows around steps with a similar thought",
-    "synapse": "whole demonstrations of similar tasks",
-    "rap": "windows around steps with a similar observation",
-    "react": "fixed demonstrations",
-    UNSHOWN: "nothing is shown",
+ARMS: Mapping[str, tuple[str, str]] = {
+    "trad": ("trad", "the claim: windows around steps with a similar thought"),
+    "synapse": ("synapse", "whole demonstrations of similar tasks"),
+    "rap": ("rap", "windows around steps with a similar observation"),
+    "react": ("react", "fixed demonstrations"),
+    "unshown": (UNSHOWN, "nothing is shown"),
 }
+"""Systems of `benchmarks.trad_agents`, and what each shows."""
 GATES = (Gate("steps right after the right demonstration", "reader", "followed", minimum=0.9),)
 
 
@@ -75,9 +76,7 @@ class Plan:
     """
 
     pretrained: Pretrained = field(default_factory=lambda: Pretrained(rank=16, context=2304, batch_tokens=2048))
-    protocol: Protocol = field(
-        default_factory=lambda: Protocol(shown=48, test=16, steps=3, k=2, horizon=6, tokens=(48, 48))
-    )
+    protocol: Protocol = field(default_factory=lambda: Protocol(shown=48, test=16, k=2, tokens=(48, 48)))
     lessons: int = 600
     lesson_tokens: int = 1000
     tokens: int = 6000
@@ -90,7 +89,7 @@ class Plan:
 
 PLAN = Plan()
 QUICK = Plan(
-    protocol=Protocol(shown=4, test=2, steps=3, k=1, horizon=3, tokens=(16, 16)),
+    protocol=Protocol(shown=8, test=2, k=1, tokens=(16, 16)),
     lessons=6,
     lesson_tokens=700,
     tokens=40,
@@ -114,7 +113,7 @@ def _draw_lessons(plan: Plan, policy: Policy, seed: int) -> list[TokenSequence]:
     rng = sample_rng("trad real", seed)
     drawn = []
     for number in range(plan.lessons):
-        system = list(ARMS)[number % len(ARMS)]
+        system = [*ARMS.values()][number % len(ARMS)][0]
         asked = [lesson for task in lessons(plan.protocol, WORLD, system, "train") for lesson in task]
         lesson = asked[int(rng.integers(len(asked)))]
         prompt, answer = Code.drawn(WORLD, "lesson", seed, number).hide_lesson(lesson)
@@ -168,7 +167,7 @@ def _play(plan: Plan, arm_run: ArmRun) -> ArmResult:
     started = process_time()
     reader = load_policy(arm_run.previous["reader"].folder / "policy")
     world, tasks = world_of(plan.protocol, WORLD), panel(plan.protocol, WORLD, "test")
-    code, system = Code.drawn(WORLD, "play", arm_run.seed), arm_run.arm
+    code, system = Code.drawn(WORLD, "play", arm_run.seed), ARMS[arm_run.arm][0]
     config = agent_config(plan.protocol, WORLD, system).model_copy(update={"k": plan.shots})
     outcomes, tokens, read = {}, Counter[str](), dict[str, Json]()
     for budget in plan.budgets:
@@ -196,7 +195,7 @@ def _play(plan: Plan, arm_run: ArmRun) -> ArmResult:
 def build(plan: Plan, rates: Mapping[str, float], seeds: Sequence[int]) -> Study:
     """Builds the study with its gate and all that its result depends on."""
     arms = [Arm("reader", "learns to read demonstrations", partial(_play_reader, plan, rate=rates["reader"]))]
-    arms += [Arm(name, question, partial(_play, plan), after=("reader",)) for name, question in ARMS.items()]
+    arms += [Arm(name, question, partial(_play, plan), after=("reader",)) for name, (_, question) in ARMS.items()]
     primary = PrimaryComparison("trad", "synapse", tiers=tuple(map(str, plan.budgets)))
     return Study("trad_real", tuple(arms), tuple(seeds), None, primary, 0.05, study_facts(plan, rates), GATES)
 

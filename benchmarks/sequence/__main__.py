@@ -167,7 +167,7 @@ def place_of(protocol: Protocol, name: str, seed: int) -> Place:
 def trained(protocol: Protocol, place: Place, method: str, seed: int) -> tuple[ArrayActor, dict[str, Any]]:
     """A policy that learned from the place's data, and what is to be said of it."""
     train = {
-        "updates": protocol.updates,
+        "max_steps": protocol.updates,
         "batch": protocol.batch,
         "lr": 1e-3,
         "warmup": min(100, protocol.updates),

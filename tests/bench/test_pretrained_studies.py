@@ -110,7 +110,7 @@ def test_p3_is_not_judged_where_its_score_cannot_tell_wrong_answers(tmp_path):
 
 def test_trad_is_compared_within_sizes_of_prompts(tmp_path):
     study = trad_real.build(trad_real.PLAN, {"reader": 1e-3}, (0, 1, 2))
-    right = {"trad": (8, 8, 8), "synapse": (2, 5, 8), "rap": (1, 1, 1), "react": (1, 1, 1), "nothing shown": (0, 0, 0)}
+    right = {"trad": (8, 8, 8), "synapse": (2, 5, 8), "rap": (1, 1, 1), "react": (1, 1, 1), "unshown": (0, 0, 0)}
     results = {
         (arm, seed): ({f"backoffice/{size}": count for size, count in zip((500, 1000, 2000), by_size, strict=True)}, {})
         for arm, by_size in right.items()
@@ -137,7 +137,7 @@ def test_the_reader_learns_answers_alone_each_in_its_code():
     for sequence in drawn:
         prompt = policy.tokenizer.decode(sequence.ids[~sequence.written]).partition("<|im_start|>assistant")[0]
         answer = policy.dialect.read_reply(sequence.ids[sequence.written].tolist()).text
-        assert np.array_equal(sequence.weight > 0, sequence.written) and "> act:" in prompt and answer
+        assert np.array_equal(sequence.weight > 0, sequence.written) and answer
         if prompt.removesuffix("<|im_end|>\n").rstrip().endswith("act:"):
             first_words.append(answer.split()[0])
     assert len(set(first_words)) > 1 and set(first_words) <= set(CODE_WORDS), "a command in clear tells what it means"

@@ -103,6 +103,24 @@ def numbers(tier: str = "seen", kinds: int = 7) -> list[Candidate]:
     return [Candidate({"n": n}, f"kind {n % kinds}", tier, f"key {n}") for n in range(3000)]
 
 
+def test_settings_that_no_task_fits_end_in_an_error():
+    """Without a limit, a world would draw for ever; a task that does not fit is no candidate."""
+    with pytest.raises(ConfigError, match=r"2,000 drawn tasks of 'backoffice' in a row .*longer horizon"):
+        Backoffice(horizon=3).tasks("train", "seen")
+    with pytest.raises(ConfigError, match=r"2,000 drawn tasks of 'x' in a row"):
+        deal("x", "1", (None for _ in count()), sizes=Sizes(), tiers=("seen",))
+
+
+def test_draws_that_do_not_fit_are_left_out():
+    """1,999 of them in a row are borne, and those between two candidates begin to count anew."""
+    candidates = [Candidate({"n": n}, f"kind{n}", "seen", f"key{n}") for n in range(40)]
+    spaced = [draw for one in candidates for draw in (*[None] * 1_999, one)]
+    sizes = Sizes(train=20, dev=1, test=1)
+    assert deal("x", "1", spaced, sizes=sizes, tiers=("seen",)) == deal(
+        "x", "1", candidates, sizes=sizes, tiers=("seen",)
+    )
+
+
 def test_deal_fills_panels_in_order_and_keeps_kinds_few() -> None:
     sizes = Sizes(train=100, dev=20, test=30, per_kind=5)
     panels = deal("toy", "1", numbers(), sizes=sizes, tiers=("seen",))

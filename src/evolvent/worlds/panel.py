@@ -20,6 +20,7 @@ __all__ = ["UNTRAINED", "Candidate", "Panels", "Sizes", "check_names", "choose_s
 
 UNTRAINED: tuple[str, ...] = ("combo", "longer")  # tiers that nobody may train on
 STALL = 20_000  # candidates in a row that no panel could use: the world's kinds cannot fill its panels
+_MAX_UNFIT = 2_000  # draws in a row that do not fit the world's settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def choose_split(name: str, candidate: Candidate) -> str:
 
 
 def deal(
-    name: str, version: str, candidates: Iterable[Candidate], *, sizes: Sizes, tiers: Sequence[str]
+    name: str, version: str, candidates: Iterable[Candidate | None], *, sizes: Sizes, tiers: Sequence[str]
 ) -> Mapping[tuple[str, str], tuple[Task, ...]]:
     """Places candidates in panels until every panel is full or the candidates end.
 
@@ -86,7 +87,8 @@ def deal(
 
     Args:
         name, version: name and version of the world, part of every task id.
-        candidates: may be endless; candidates of other tiers than `tiers` are ignored.
+        candidates: may be endless; candidates of other tiers than `tiers` are ignored. None stands for a draw that does
+            not fit the world's settings, such as a task that takes the expert longer than the horizon.
         sizes: the panel sizes.
         tiers: the tiers to fill.
 
@@ -94,7 +96,8 @@ def deal(
         (split, tier) -> tasks, with an entry for every split and tier.
 
     Raises:
-        ConfigError: no panel could take 20,000 candidates in a row; the message names the unfilled panels.
+        ConfigError: no panel could take 20,000 candidates in a row; the message names the unfilled panels. Or 2,000
+            draws in a row did not fit the settings.
     """
     panels: dict[tuple[str, str], list[Task]] = {(split, tier): [] for tier in tiers for split in SPLITS}
     capacity = {
@@ -103,9 +106,16 @@ def deal(
     }
     kinds: Counter[tuple[str, str, str]] = Counter()
     keys: set[str] = set()
-    num_rejected, num_missing = 0, sum(capacity.values())
+    num_rejected, num_unfit, num_missing = 0, 0, sum(capacity.values())
     stream = iter(candidates) if num_missing else iter(())
     for candidate in stream:
+        if candidate is None:
+            num_unfit += 1
+            if num_unfit >= _MAX_UNFIT:
+                message = f"{num_unfit:,} drawn tasks of {name!r} in a row do not fit its settings"
+                raise ConfigError(message, hint="give the world a longer horizon")
+            continue
+        num_unfit = 0
         panel_key = (choose_split(name, candidate), candidate.tier)
         kind_key = (*panel_key, candidate.kind)
         is_kind_full = panel_key[0] != "train" and kinds[kind_key] >= sizes.per_kind
@@ -163,11 +173,17 @@ class Panels:
         name, version: the world's.
         tiers: the tiers it has.
         sizes: the panel sizes.
-        draw: tier -> the candidates of that tier, always the same ones in the same order.
+        draw: tier -> the candidates of that tier, always the same ones in the same order; None: see `deal`.
     """
 
     def __init__(
-        self, name: str, version: str, tiers: Sequence[str], *, sizes: Sizes, draw: Callable[[str], Iterable[Candidate]]
+        self,
+        name: str,
+        version: str,
+        tiers: Sequence[str],
+        *,
+        sizes: Sizes,
+        draw: Callable[[str], Iterable[Candidate | None]],
     ) -> None:
         self._name, self._version, self._tiers = name, version, tuple(tiers)
         self._sizes, self._draw = sizes, draw

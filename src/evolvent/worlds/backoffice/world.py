@@ -366,13 +366,15 @@ class Backoffice:
         self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
         self._scenes: dict[str, Scene] = {}
 
-    def _draw(self, tier: str) -> Iterator[Candidate]:
-        """Yields tasks without end, of all kinds of the tier in turn, except those that take the expert too long."""
+    def _draw(self, tier: str) -> Iterator[Candidate | None]:
+        """Yields tasks without end, of all kinds of the tier in turn; None where one takes the expert too long."""
         for kind, seed in iterate_kinds(tier):
             office, jobs = draw_task(kind, seed)
-            if len(solve(office, jobs)) <= self.horizon:
-                spec: dict[str, Json] = {"kind": list(kind), "seed": seed}
-                yield Candidate(spec, " ".join(kind), tier, canonical_key(kind, office, jobs))
+            if len(solve(office, jobs)) > self.horizon:
+                yield None
+                continue
+            spec: dict[str, Json] = {"kind": list(kind), "seed": seed}
+            yield Candidate(spec, " ".join(kind), tier, canonical_key(kind, office, jobs))
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""

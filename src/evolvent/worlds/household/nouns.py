@@ -114,10 +114,8 @@ class HouseholdNouns:
         """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""
         return self._panels.tasks(split, tier)
 
-    def _draw(self, tier: str) -> Iterator[Candidate]:
-        """Yields tasks without end: all nouns with all their goals in turn, except those that take the expert too
-        long.
-        """
+    def _draw(self, tier: str) -> Iterator[Candidate | None]:
+        """Yields tasks without end: all nouns with their goals in turn; None where one takes the expert too long."""
         pairs = [(noun, goal) for noun in NOUNS[tier] for goal in _goals_of_noun(tier, noun)]
         pairs.sort(key=lambda pair: sample_seed("noun", pair[0], *pair[1]))
         for number in count():
@@ -126,9 +124,11 @@ class HouseholdNouns:
                 spec: dict[str, Json] = {"goal": list(goal), "noun": noun, "seed": seed, "size": self.size}
                 game = _draw_game(goal, noun, seed, size=_ROOM_SIZE[self.size])
                 expert_actions = explore(game)
-                if expert_actions is not None and len(expert_actions) <= self.horizon:
-                    kind = " ".join((*game.goal, "like", goal.object))
-                    yield Candidate(spec, kind, tier, canonical_key(game))
+                if expert_actions is None or len(expert_actions) > self.horizon:
+                    yield None
+                    continue
+                kind = " ".join((*game.goal, "like", goal.object))
+                yield Candidate(spec, kind, tier, canonical_key(game))
 
     def key(self, task: Task) -> str:
         """Returns a key that is equal for tasks that differ only in numbers, places and wording; panels are dealt by

@@ -111,15 +111,17 @@ class HouseholdWorld:
             raise ConfigError("generated rooms have no game files", value=name, hint="name a folder of games")
         return self.collection.task_of_game(name)
 
-    def _draw(self, tier: str) -> Iterator[Candidate]:
-        """Yields tasks without end, of all kinds of the tier in turn, except those that take the expert too long."""
+    def _draw(self, tier: str) -> Iterator[Candidate | None]:
+        """Yields tasks without end, of all kinds of the tier in turn; None where one takes the expert too long."""
         size = _ROOM_SIZES[self.size][tier == "longer"]
         for goal, seed in iterate_goals(tier):
             game = draw_game(goal, seed, size=size)
             expert_actions = explore(game)
-            if expert_actions is not None and len(expert_actions) <= self.horizon:
-                spec: dict[str, Json] = {"dialect": self.dialect.name, "goal": list(goal), "seed": seed, "size": size}
-                yield Candidate(spec, kind_name(goal, tier), tier, canonical_key(game))
+            if expert_actions is None or len(expert_actions) > self.horizon:
+                yield None
+                continue
+            spec: dict[str, Json] = {"dialect": self.dialect.name, "goal": list(goal), "seed": seed, "size": size}
+            yield Candidate(spec, kind_name(goal, tier), tier, canonical_key(game))
 
     def key(self, task: Task) -> str:
         """Returns a key that is equal for tasks that differ only in numbers, places and wording; panels are dealt by

@@ -408,7 +408,7 @@ class RescueWorld:
             )
         return actions
 
-    def _draw(self, tier: str) -> Iterator[Candidate]:
+    def _draw(self, tier: str) -> Iterator[Candidate | None]:
         for number in count():
             rng = sample_rng("rescue level", tier, self.grid, number)
             num_agents = int(rng.integers(5, 13)) if tier == "longer" else int(rng.integers(2, 5))
@@ -416,6 +416,7 @@ class RescueWorld:
             num_heavy = 2 if tier == "combo" else int(rng.integers(0, num_victims + 1))
             spec = draw_level(rng, size=self.grid, agents=num_agents, num_victims=num_victims, num_heavy=num_heavy)
             if spec is None or not self._is_solvable(spec):
+                yield None
                 continue
             kind = f"{num_agents} agents, {num_victims} victims, {num_heavy} heavy"
             yield Candidate(spec, kind, tier, canonical_json(spec))
