@@ -63,7 +63,7 @@ class Plan:
     """What the study fixes before it runs.
 
     Args:
-        rows: requests that are learned, each once. tokens: learned tokens of every arm.
+        rows: requests that may be learned, each at most once. tokens: learned tokens of every arm.
         tuned_tokens: of a rate that is tried. panel: requests of each panel.
         development: seed of the tuning.
     """

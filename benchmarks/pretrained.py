@@ -12,6 +12,7 @@ give intervals; a verdict takes six.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -28,6 +29,7 @@ from benchmarks.study import prepare_process, study_run, summary_path, unpack
 from evolvent.bench.study import Study, StudyEvent, run_study
 from evolvent.bench.verdict import StudySummary, read_summary, to_json
 from evolvent.cli.setup import registry
+from evolvent.errors import ConfigError
 from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
 from evolvent.models.adapters import AdapterConfig, adapt
@@ -198,6 +200,13 @@ def play_command(real: RealStudy[PlanT], arguments: Sequence[str] | None = None)
         parser.add_argument(f"--{real.external[0]}", type=Path, metavar="DIR", dest="data", help=real.external[1])
     options = parser.parse_args(arguments)
     prepare_process()
+    try:
+        _play(real, options)
+    except ConfigError as error:
+        raise SystemExit(f"error: {error}") from error
+
+
+def _play(real: RealStudy[PlanT], options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / real.name if options.quick else RESULTS / real.name
         folder.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,7 @@ from evolvent.worlds.searchqa.world import SearchQA
 from evolvent.worlds.shop.world import Shop
 from evolvent.worlds.site.world import Site
 from evolvent.worlds.sql.world import SqlWorld
+from evolvent.worlds.teams.rescue import RescueWorld
 from evolvent.worlds.tools.academia import Academia
 from evolvent.worlds.tools.movie import Movie
 from evolvent.worlds.tools.sheet import Sheet
@@ -103,10 +104,14 @@ def numbers(tier: str = "seen", kinds: int = 7) -> list[Candidate]:
     return [Candidate({"n": n}, f"kind {n % kinds}", tier, f"key {n}") for n in range(3000)]
 
 
-def test_settings_that_no_task_fits_end_in_an_error():
+@pytest.mark.parametrize("world", [Backoffice, HouseholdWorld, HouseholdNouns, RescueWorld])
+def test_settings_that_no_task_fits_end_in_an_error(world):
     """Without a limit, a world would draw for ever; a task that does not fit is no candidate."""
-    with pytest.raises(ConfigError, match=r"2,000 drawn tasks of 'backoffice' in a row .*longer horizon"):
-        Backoffice(horizon=3).tasks("train", "seen")
+    with pytest.raises(ConfigError, match=r"2,000 drawn tasks of '[\w-]+' in a row .*longer horizon"):
+        world(horizon=1).tasks("train", "seen")
+
+
+def test_unfit_draws_without_end_are_refused():
     with pytest.raises(ConfigError, match=r"2,000 drawn tasks of 'x' in a row"):
         deal("x", "1", (None for _ in count()), sizes=Sizes(), tiers=("seen",))
 

@@ -113,7 +113,7 @@ def deal(
             num_unfit += 1
             if num_unfit >= _MAX_UNFIT:
                 message = f"{num_unfit:,} drawn tasks of {name!r} in a row do not fit its settings"
-                raise ConfigError(message, hint="give the world a longer horizon")
+                raise ConfigError(message, hint="give the world a longer horizon or more room")
             continue
         num_unfit = 0
         panel_key = (choose_split(name, candidate), candidate.tier)
