@@ -66,8 +66,9 @@ def count_new_roots(run, history="append"):
     return count
 
 
+# Sampled replies: the likeliest tokens of an untrained policy are near ties, which a processor's rounding decides.
 COMMANDS = {
-    "eval": "eval {folder} {small} --panel.limit 2",
+    "eval": "eval {folder} {small} --panel.limit 2 --temperature 1",
     "collect": "collect --agent policy --policy {folder} {small} --limit 2",
     "evolve": "evolve --policy {folder} {small} --panel.limit 2 --demonstrations 2 --explore 2 --namings 1 "
     "--method.clone_tokens 20 --method.round_tokens 20 --method.iterations 1 --method.samples_per_task 1",
