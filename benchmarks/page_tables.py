@@ -185,8 +185,8 @@ BENCHES = (
             )
         ),
         "The worst of the held-out tiers. `worlds.json` also holds first visits, the start of a fresh process, sql, "
-        "weather, sheet, backoffice (7,822 steps a CPU-second), and battles, whose expert is a script that wins "
-        "81 to 93 %.",
+        "weather, sheet, backoffice (7,822 steps a CPU-second), and battles, whose expert is a planner (`script`: a "
+        "script that is as fast as play).",
     ),
     Bench(
         "Serving worlds",

@@ -42,6 +42,7 @@ from evolvent.worlds.audit import audit
 from evolvent.worlds.base import World
 from evolvent.worlds.teams.base import TeamView
 from evolvent.worlds.teams.battle import BattleBatch, BattleWorld
+from evolvent.worlds.teams.battle_planner import BattlePlanner
 
 NEW_WORLDS = (
     "shop",
@@ -155,7 +156,8 @@ def measure_apart(name: str, *, quick: bool) -> dict[str, Any]:
 def measure_battle(layout: str, *, quick: bool) -> dict[str, Any]:
     """Returns the figures of battles of one layout: speed in a batch, and won shares of `BATTLES` test episodes."""
     world, rng = BattleWorld(layout), sample_rng("worlds", layout)
-    plan = record_expert(world)
+    planner = BattlePlanner(world)
+    plan = record_expert(world, planner)
     last = len(plan) - 1
 
     def replay(batch: BattleBatch, view: TeamView) -> NDArray[Any]:
@@ -164,7 +166,8 @@ def measure_battle(layout: str, *, quick: bool) -> dict[str, Any]:
         return np.where(is_legal, actions, view.available.argmax(-1))
 
     players: Mapping[str, Decide] = {
-        "expert": lambda batch, view: world.expert(batch),
+        "expert": lambda batch, view: planner.plan(batch),
+        "script": lambda batch, view: world.expert(batch),
         "random": lambda batch, view: choose(view.available, rng),
         "replay": replay,
     }
@@ -182,13 +185,13 @@ def measure_battle(layout: str, *, quick: bool) -> dict[str, Any]:
     }
 
 
-def record_expert(world: BattleWorld) -> NDArray[Any]:
-    """Returns the script's actions `[T, n]` in the first training episode."""
+def record_expert(world: BattleWorld, planner: BattlePlanner) -> NDArray[Any]:
+    """Returns the planner's actions `[T, n]` in the first training episode."""
     batch = world.batch(world.tasks("train", "seen")[:1], 1)
     batch.reset([0])
     rows, is_over = [], False
     while not is_over:
-        rows.append(world.expert(batch)[0])
+        rows.append(planner.plan(batch)[0])
         is_over = bool(batch.step(rows[-1][None]).ended.size)
     return np.stack(rows)
 

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import worlds
 from evolvent.worlds.teams.battle import BattleWorld
+from evolvent.worlds.teams.battle_planner import BattlePlanner
 from evolvent.worlds.virtualhome import VirtualHome
 
 
@@ -93,7 +94,7 @@ def test_battles_are_won_by_the_script_and_not_by_chance():
     rng = np.random.default_rng(0)
     assert worlds.won_share(world, lambda batch, view: world.expert(batch), 12) >= 0.75
     assert worlds.won_share(world, lambda batch, view: worlds.choose(view.available, rng), 12) == 0.0
-    plan = worlds.record_expert(world)
+    plan = worlds.record_expert(world, BattlePlanner(world))
     assert plan.ndim == 2 and plan.shape[1] == 3 and 3 <= len(plan) <= world.horizon
 
 

@@ -9,6 +9,7 @@ from evolvent.errors import ConfigError, InvalidAction
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.teams.base import check_view
 from evolvent.worlds.teams.battle import LAYOUTS, BattleWorld
+from evolvent.worlds.teams.battle_planner import BattlePlanner
 from tests.team_support import actions_for, equal_episodes, played, same
 
 NO_OP, STOP, NORTH, SOUTH, EAST, WEST, ATTACK = range(7)
@@ -327,10 +328,11 @@ def test_a_snapshot_continues_the_same_battle():
     saved = batch.snapshot()
     first = [batch.step(world.expert(batch)) for _ in range(6)]
     other = make_batch("2s3z", 4)[1]
-    other.restore(saved)
-    for step in first:
-        again = other.step(world.expert(other))
-        assert np.array_equal(again.reward, step.reward) and same(again.view, step.view)
+    for stored in (saved, {name: np.asfortranarray(array) for name, array in saved.items()}):
+        other.restore(stored)
+        for step in first:
+            again = other.step(world.expert(other))
+            assert np.array_equal(again.reward, step.reward) and same(again.view, step.view)
 
 
 def test_starts_are_a_function_of_task_and_sample():
@@ -387,6 +389,70 @@ def test_focused_fire_wins_and_chance_loses():
     assert returns.max() == pytest.approx(20) and (returns <= 20 + 1e-9).all()
     lost, few = play_whole(world, lambda batch, view: actions_for(view, batch.spec), 64)
     assert lost <= 0.05 and few.max() < 10
+
+
+def play_out(world, snapshot, actions) -> float:
+    """Returns what a battle of one row pays from here on, first with these actions and then with the script's."""
+    batch = world.batch(world.tasks("train", "seen"), 1)
+    batch.restore(snapshot)
+    total, is_over = 0.0, False
+    while not is_over:
+        step = batch.step(actions)
+        total, is_over = total + float(step.reward[0]), bool(step.ended.size)
+        actions = world.expert(batch)
+    return total
+
+
+def list_choices(batch, script) -> list[np.ndarray]:
+    """Returns the planner's choices by hand, for a batch of one row with fighters alone."""
+    agents, allowed = batch.spec.agents, batch.available()[0]
+    back, closer = [], []
+    for agent in range(agents):
+        living = [enemy for enemy in range(agents, len(batch.x)) if batch.health[enemy, 0] > 0]
+        ways = [(batch.x[enemy, 0] - batch.x[agent, 0], batch.y[enemy, 0] - batch.y[agent, 0]) for enemy in living]
+        x, y = min(ways, key=lambda way: way[0] ** 2 + way[1] ** 2)
+        pair = (
+            ((WEST, EAST) if x > 0 else (EAST, WEST))
+            if abs(x) >= abs(y)
+            else (SOUTH, NORTH)
+            if y > 0
+            else (NORTH, SOUTH)
+        )
+        back.append(pair[0])
+        closer.append(pair[1])
+    wished = [back, closer, [STOP] * agents, *([action] * agents for action in range(ATTACK, batch.num_actions))]
+    wished += [[*script[0, :agent], back[agent], *script[0, agent + 1 :]] for agent in range(agents)]
+    chosen = [
+        [action if allowed[agent, action] else script[0, agent] for agent, action in enumerate(row)] for row in wished
+    ]
+    return [script, *(np.array([row]) for row in chosen)]
+
+
+def test_the_planner_does_what_pays_most_of_its_choices():
+    """By brute force, through the public steps of a batch of one row."""
+    world = BattleWorld("3m", sizes=FEW)
+    batch, planner = world.batch(world.tasks("train", "seen"), 1), BattlePlanner(world)
+    batch.reset([1])
+    for _ in range(7):
+        batch.step(world.expert(batch))
+    is_better = False
+    for _ in range(6):
+        snapshot, script = batch.snapshot(), world.expert(batch)
+        chosen = planner.plan(batch)
+        assert all(np.array_equal(array, batch.snapshot()[name]) for name, array in snapshot.items())
+        payments = [play_out(world, snapshot, choice) for choice in list_choices(batch, script)]
+        assert play_out(world, snapshot, chosen) == pytest.approx(max(payments), abs=0.2)  # and what is left of health
+        is_better |= max(payments) > payments[0]
+        batch.step(chosen)
+    assert is_better
+
+
+def test_the_planner_wins_where_the_script_loses():
+    world = BattleWorld("3m", sizes=FEW)
+    planner = BattlePlanner(world)
+    scripted, _ = play_whole(world, lambda batch, view: world.expert(batch), 32)
+    planned, returns = play_whole(world, lambda batch, view: planner.plan(batch), 32)
+    assert scripted < 1 and planned == 1 and returns == pytest.approx(20)
 
 
 def test_a_scene_shows_the_living():

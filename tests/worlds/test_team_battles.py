@@ -142,10 +142,11 @@ def test_a_snapshot_goes_on_in_another_batch():
     kept = batch.snapshot()
     steps = [batch.step(world.expert(batch)) for _ in range(6)]
     other = make_batch("3m", "2s3z", size=3)[1]
-    assert same(other.restore(kept), view)
-    for step in steps:
-        again = other.step(world.expert(other))
-        assert np.array_equal(again.reward, step.reward) and same(again.view, step.view)
+    for stored in (kept, {name: np.asfortranarray(array) for name, array in kept.items()}):
+        assert same(other.restore(stored), view)
+        for step in steps:
+            again = other.step(world.expert(other))
+            assert np.array_equal(again.reward, step.reward) and same(again.view, step.view)
     for layouts, size in ((("3m", "8m"), 3), (("3m",), 3), (("3m", "2s3z"), 2)):
         with pytest.raises(BatchMismatch):
             make_batch(*layouts, size=size)[1].restore(kept)

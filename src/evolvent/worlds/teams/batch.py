@@ -133,7 +133,7 @@ class ArrayTeam(ABC):
         self.number = state["number"].astype(np.int64)
         self._start(np.arange(self.size))
         for name in names:
-            setattr(self, name, state[name].astype(getattr(self, name).dtype))
+            setattr(self, name, state[name].astype(getattr(self, name).dtype, order="C"))  # worlds write flat views
         return self._check_and_store(self._observe(np.arange(self.size)))
 
     def close(self) -> None:  # noqa: B027 - a batch in this process has nothing to give back

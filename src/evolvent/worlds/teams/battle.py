@@ -472,6 +472,38 @@ class BattleBatch(ArrayTeam):
         available[:, NO_OP] = ~alive[:agents]
         return available
 
+    def available(self) -> Bools:
+        """Returns which actions each agent has now, `[E, n, A]`."""
+        agents = self._army.agents
+        offset_x, offset_y = self.x[None] - self.x[:agents, None], self.y[None] - self.y[:agents, None]
+        distance = np.sqrt(offset_x * offset_x + offset_y * offset_y)
+        return self._available(self.health > 0, distance, self.x, self.y).transpose(2, 0, 1)
+
+    def nearest_enemies(self) -> tuple[Floats, Floats]:
+        """Returns the way from each agent to the nearest living enemy, as x and y, `[E, n]` each."""
+        agents = self._army.agents
+        offset_x, offset_y = self.x[agents:] - self.x[:agents, None], self.y[agents:] - self.y[:agents, None]
+        squares = np.where(self.health[agents:] > 0, offset_x * offset_x + offset_y * offset_y, np.inf)
+        nearest = squares.argmin(1)[:, None]
+        to_x, to_y = (np.take_along_axis(offset, nearest, 1)[:, 0].T for offset in (offset_x, offset_y))
+        return to_x, to_y
+
+    def copy_rows(self, batch: BattleBatch, rows: Ints) -> None:
+        """Copies the state of these rows of another batch of the layout, `[E]`, into the rows of this one."""
+        for name in self.state_names:
+            setattr(self, name, getattr(batch, name).take(rows, axis=-1))  # contiguous: hits write through flat views
+        self.number, self.time = batch.number[rows], batch.time[rows]
+
+    def step_unobserved(self, actions: Ints) -> tuple[Floats, Bools]:
+        """Steps every team once, without a view; a row that ended goes on, and none begins anew.
+
+        Returns:
+            (reward `[E]`, whether the episode has ended `[E]`).
+        """
+        self.time += 1
+        reward, terminated, _ = self._move(actions)
+        return reward, terminated | (self.time >= self._horizons())
+
     def _build_state(self, rows: Ints, alive: Bools, shares: Sequence[Floats]) -> NDArray[np.float32]:
         """Builds the central state: agents, enemies, then the agents' last actions."""
         army, agents, num_rows = self._army, self._army.agents, len(rows)

@@ -218,7 +218,7 @@ class BattlesBatch(ArrayTeam):
         super().restore(own_arrays)
         for part, arrays in zip(self._parts, parts, strict=True):
             for name, array in arrays.items():
-                setattr(part, name, array.astype(getattr(part, name).dtype))
+                setattr(part, name, array.astype(getattr(part, name).dtype, order="C"))
         return self._check_and_store(self._observe(np.arange(self.size)))
 
     def scene(self, row: int) -> Scene:
