@@ -175,7 +175,7 @@ class Learner:
         optimizer: the optimizer; AdamW by default.
         parallelism: distribution of the model over `ranks`.
         keeps_whole: over several ranks, whether the policy keeps whole weights on each rank, which `sync_whole` fills;
-            otherwise its model becomes this rank's part.
+            otherwise its model becomes this rank's part. Where the layout copies all weights it is what is trained.
     Attributes:
         updates: updates so far.
         taken: the trajectories that the last update learned, over all ranks.
@@ -221,7 +221,8 @@ class Learner:
             model.value_head = self._ensure_value_head()
         if not any(weight.requires_grad for weight in model.parameters()):
             raise ConfigError("the policy has no weights to train", value=f"{policy.parameters()} frozen ones")
-        self._keeps_whole = keeps_whole and ranks.mesh.size > 1
+        is_divided = ranks.mesh.size > 1 and not ranks.mesh.copies_weights(fuses=self.optimizer_config.fuses)
+        self._keeps_whole = keeps_whole and is_divided
         if self._keeps_whole:
             self.policy.model.to(self.device)
             # A base below an adapter too, whose layout is not that of the whole one; weights of 4 bits have none.
@@ -229,7 +230,12 @@ class Learner:
         self._model: nn.Module = model.to(self.device)
         autocast_dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         self.laid = distribute_model(
-            model, self.parallelism, self.ranks, dtype=autocast_dtype, temperature=objective.temperature
+            model,
+            self.parallelism,
+            self.ranks,
+            dtype=autocast_dtype,
+            temperature=objective.temperature,
+            fuses=self.optimizer_config.fuses,
         )
         named_weights = {name: weight for name, weight in self.laid.named_parameters() if weight.requires_grad}
         self._weights = list(named_weights.values())

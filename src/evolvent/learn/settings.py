@@ -164,6 +164,18 @@ class Mesh:
         """Returns the number of shares that the data is split into."""
         return self.replicate * self.shard
 
+    def copies_weights(self, *, fuses: bool) -> bool:
+        """Returns whether every rank trains a plain copy of all weights, and gradients alone are exchanged.
+
+        Args:
+            fuses: whether the optimizer changes weights inside the backward pass, before a sum after it could be taken.
+        """
+        return self.replicate == self.size > 1 and not fuses
+
+    def uses_fsdp(self, *, fuses: bool) -> bool:
+        """Returns whether FSDP2 holds the weights: the data are split, and ranks have more than plain copies."""
+        return self.dp > 1 and not self.copies_weights(fuses=fuses)
+
     def __str__(self) -> str:
         sizes = [("pp", self.pp), ("replicate", self.replicate), ("shard", self.shard), ("tp", self.tp)]
         return " x ".join(f"{name} {size}" for name, size in sizes if size > 1) or "one process"
@@ -187,13 +199,16 @@ class Parallelism(Config):
         """Returns the four sizes."""
         return Mesh(self.pp, self.replicate, self.shard, self.tp)
 
-    def over(self, num_ranks: int) -> Parallelism:
-        """Returns this layout; the default one becomes a share of the data and of every weight for each rank.
+    def over(self, num_ranks: int, *, copies: bool = False) -> Parallelism:
+        """Returns this layout; the default one becomes a share of the data for each rank.
 
-        >>> Parallelism().over(4).shard, Parallelism(tp=2).over(4).shard
-        (4, 1)
+        Args:
+            copies: whether each rank then has a copy of all weights, rather than a share of every weight.
+
+        >>> Parallelism().over(4).shard, Parallelism(tp=2).over(4).shard, Parallelism().over(4, copies=True).replicate
+        (4, 1, 4)
         """
-        return self.model_copy(update={"shard": num_ranks}) if self.mesh.size == 1 else self
+        return self.model_copy(update={"replicate" if copies else "shard": num_ranks}) if self.mesh.size == 1 else self
 
 
 class CheckpointConfig(Config):

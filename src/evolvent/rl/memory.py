@@ -147,6 +147,8 @@ def estimate_rl_memory(
         work: what the rank does.
     """
     update = estimate_memory(model, parallelism, optimizer, load=work.load)
+    # Ranks that train a part of the weights keep whole ones to play with.
+    is_divided = parallelism.mesh.size > 1 and not parallelism.mesh.copies_weights(fuses=optimizer.fuses)
     # Players load floats, and an engine plays them: weights of 4 bits are merged with the adapter.
     frozen_bytes = 4 * sum(layer.out_features * layer.in_features for layer in list_nf4_layers(model).values())
     float_bytes = sum(weight.nbytes for weight in model.parameters())
@@ -157,7 +159,7 @@ def estimate_rl_memory(
     clone_bytes = sum(named_weights[name].nbytes for name in trainable(model)) if has_adapter else whole_bytes
     # An offloaded reference is on the device while it scores, when there are no gradients, which are as large.
     num_references = work.kept_policies - (work.load.offload in ("reference", "both"))
-    reference = num_references * clone_bytes + (float_bytes - clone_bytes if parallelism.mesh.size > 1 else 0)
+    reference = num_references * clone_bytes + (float_bytes - clone_bytes if is_divided else 0)
     with torch.device("meta"):
         head_bytes = sum(weight.nbytes for weight in ValueHead(int(model.config.hidden_size)).parameters())
     learners, copies, head = {
@@ -166,11 +168,11 @@ def estimate_rl_memory(
         "separate": (1, 0, head_bytes),
         "soft_q": (1, 1, head_bytes),
     }[work.values]
-    critic_bytes = update.parameters if parallelism.mesh.size > 1 or not has_adapter else clone_bytes
+    critic_bytes = update.parameters if is_divided or not has_adapter else clone_bytes
     critic = learners * critic_bytes + copies * clone_bytes + (1 + copies) * head
     gradients = (1 + learners) * update.gradients + head
     optimizer_bytes = (1 + learners) * update.optimizer + (2 * head if update.optimizer else 0)
-    engine = work.prefetched * clone_bytes + (clone_bytes if parallelism.mesh.size > 1 else 0)
+    engine = work.prefetched * clone_bytes + (clone_bytes if is_divided else 0)
     copied = copied_bytes(model, device=work.load.device)
     engine += copied if work.players is None else work.players * (whole_bytes + copied)
     if work.rollout_dtype is not None:

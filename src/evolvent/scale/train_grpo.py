@@ -133,7 +133,7 @@ def train_grpo(
     config = GRPOConfig(practice=practice) if config is None else config
     if train is None and lr is not None:
         train = RL_TRAIN.model_copy(update={"lr": lr})
-    layout = _choose_layout(parallel)
+    layout = _choose_layout(parallel, has_adapter=kind_of(policy.model) is not None)
     tasks = world.tasks("train", world.tiers[0])
     with _join_ranks(layout, policy=policy, config=config) as ranks:
         make_backend: Callable[..., _TellingBackend] = partial(_TellingBackend, parallelism=parallel)
@@ -182,14 +182,16 @@ def train_grpo(
     return trained
 
 
-def _choose_layout(parallel: Parallelism | None) -> Parallelism:
-    """Returns the given layout, or one in which each process has a share of the data and of every weight.
+def _choose_layout(parallel: Parallelism | None, *, has_adapter: bool) -> Parallelism:
+    """Returns the given layout, or one in which each process has a share of the data.
+
+    That is a share of every weight too, unless an adapter is trained, whose gradients alone are exchanged.
 
     Raises:
         ConfigError: it is for another number of processes than torchrun has started.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    layout = (parallel or Parallelism()).over(world_size)
+    layout = (parallel or Parallelism()).over(world_size, copies=has_adapter)
     if layout.mesh.size != world_size:
         message = f"{layout.mesh} needs {layout.mesh.size} processes: got {world_size}"
         launch = f"start the script with: torchrun --nproc-per-node {layout.mesh.size} SCRIPT.py"

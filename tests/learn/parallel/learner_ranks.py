@@ -1,6 +1,8 @@
 """What the ranks of `test_learner_ranks.py` run: the cells' small model, with other objectives and broken losses."""
 
+import hashlib
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -10,7 +12,8 @@ from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import Objective, value_objective, weighted_nll
 from evolvent.learn.optim.make import OffloadedOptimizer, OptimizerConfig
-from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel import lay
+from evolvent.learn.parallel.ranks import Mesh, join_ranks
 
 
 def broken_at(sample):
@@ -78,3 +81,48 @@ def run_offloaded(cell, settings):
 
 
 __all__ = ["Cell", "run", "run_offloaded", "train"]
+
+
+def average():
+    """Returns gradients of two ranks after their average, by name; buckets hold four numbers."""
+    names = ("both", "first alone", "nobody", "frozen", "low", "large")
+    sizes = {"both": 2, "large": 6}
+    with join_ranks(Mesh(replicate=2)) as ranks, patch.object(lay, "_BUCKET_NUMBERS", 4):
+        weights = {name: torch.nn.Parameter(torch.zeros(sizes.get(name, 1))) for name in names}
+        weights["low"] = torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+        weights["frozen"].requires_grad = False
+        weights["both"].grad = (
+            torch.tensor([1.0, 2.0]) * (1 + 2 * ranks.rank) - torch.tensor([0.0, 1.0]) * ranks.rank * 2
+        )
+        weights["large"].grad = torch.full((6,), 1.0 + ranks.rank)
+        weights["low"].grad = torch.full((1,), 1.0 + ranks.rank, dtype=torch.bfloat16)
+        if ranks.is_leader:
+            weights["first alone"].grad = torch.ones(1)
+        lay.average_gradients(weights.values(), ranks)
+        return {name: None if weight.grad is None else weight.grad.tolist() for name, weight in weights.items()}
+
+
+def hold(layout):
+    """Returns (whether trained weights are plain, whether they are the policy's, a digest of the policy)."""
+    torch.set_num_threads(1)
+    cell = Cell(layout)
+    policy = small_policy(cell)
+    config = TrainConfig(lr=cell.lr, updates=2, batch_tokens=260, layout="bucketed")
+    with join_ranks(cell.parallelism.mesh) as ranks:
+        learner = Learner(
+            policy, weighted_nll, config, seed=5, parallelism=cell.parallelism, ranks=ranks, keeps_whole=True
+        )
+        learner.fit(episodes(policy, 12))
+        learner.sync_whole()
+        trained = list(learner.trained.weights.values())
+        is_plain = all(type(weight) is torch.nn.Parameter for weight in trained)
+        own = {id(weight) for weight in policy.model.parameters()}
+        return is_plain, all(id(weight) in own for weight in trained), digest_weights(policy)
+
+
+def digest_weights(policy):
+    """Returns a digest of all weights of a policy."""
+    digest = hashlib.sha256()
+    for weight in policy.model.parameters():
+        digest.update(weight.detach().numpy().tobytes())
+    return digest.hexdigest()

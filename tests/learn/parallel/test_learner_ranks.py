@@ -29,6 +29,8 @@ def near(one, other):
         ({"shard": 2}, "lomo", {}),
         ({"pp": 2}, "adamw", {}),
         ({"tp": 2}, "adamw", {}),
+        ({"replicate": 2}, "adamw", {}),
+        ({"replicate": 2}, "lomo", {"clip": "none"}),
     ],
 )
 def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(two, layout, optimizer, options):
@@ -50,6 +52,9 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(two, layout, op
         ({"pp": 2}, {"tied": True, **AVERAGED}),
         ({"tp": 2}, AVERAGED),
         ({"shard": 2}, AVERAGED),
+        ({"replicate": 2}, {"tied": True}),
+        ({"replicate": 2}, LORA),
+        ({"replicate": 2}, AVERAGED),
     ],
 )
 def test_a_training_goes_on_in_one_process_and_back(two, tmp_path, layout, more):
@@ -65,19 +70,37 @@ def test_a_training_goes_on_in_one_process_and_back(two, tmp_path, layout, more)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_values_stay_in_float32_beside_low_weights(two):
+@pytest.mark.parametrize("layout", [{"shard": 2}, {"replicate": 2}])
+def test_values_stay_in_float32_beside_low_weights(two, layout):
     wanted = ranks_do.train(Cell(), "both", dtype="bfloat16_weights")
-    for losses, *_ in two.run(ranks_do.run, Cell({"shard": 2}), "both", {"dtype": "bfloat16_weights"}):
+    for losses, *_ in two.run(ranks_do.run, Cell(layout), "both", {"dtype": "bfloat16_weights"}):
         assert losses == pytest.approx(wanted[0], abs=5e-3)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("layout", [{"shard": 2}, {"tp": 2}, {"pp": 2}])
+@pytest.mark.parametrize("layout", [{"shard": 2}, {"replicate": 2}, {"tp": 2}, {"pp": 2}])
 def test_gradients_are_those_of_one_process(two, layout):
     """The norm tells what AdamW, which forgives a constant factor, does not."""
     losses, norms, *_ = ranks_do.train(Cell(), "both", max_tokens_per_forward=130)
     for found in two.run(ranks_do.run, Cell(layout), "both", {"micro_tokens": 130}):
         assert near(found[0], losses) and found[1] == pytest.approx(norms, rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_of_copies_are_averaged_and_those_of_nobody_stay_away(two):
+    first, second = two.run(ranks_do.average)
+    assert first == second
+    assert first["both"] == [2.0, 3.0] and first["first alone"] == [0.5] and first["low"] == [1.5]
+    assert first["nobody"] is None and first["frozen"] is None
+    assert first["large"] == [1.5] * 6, "larger than a bucket"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_copies_hold_plain_weights_and_keep_their_policy(two):
+    """Nothing is gathered and nothing copied: what plays is what is trained."""
+    first, second = two.run(ranks_do.hold, {"replicate": 2})
+    assert first == second and first[:2] == (True, True)
+    assert not two.run(ranks_do.hold, {"shard": 2})[0][0]
 
 
 OFFLOADED = [({"shard": 2}, {}), ({"pp": 2}, {"tied": True})]

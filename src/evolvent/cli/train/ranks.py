@@ -53,20 +53,25 @@ def choose_practice_layout(
     settings: Config,
     *,
     method: str,
+    has_adapter: bool,
     output_dir: Path | None,
     world_size: int,
     argv: Sequence[str],
 ) -> Parallelism:
-    """Returns the layout over the ranks: the given one, or a share of the data and of every weight for each rank.
+    """Returns the layout over the ranks: the given one, or a share of the data for each rank.
+
+    Without a given one a rank has a share of every weight too, or all of them below an adapter: it plays with whole
+    weights anyway, and what is exchanged are the adapter's gradients alone.
 
     Args:
         settings: of the method.
+        has_adapter: whether an adapter is trained.
         output_dir: the folder that the run is written to or resumed from; None where none was named.
         argv: the arguments after `train rl`.
     Raises:
         ConfigError: another number of ranks, or settings of the method that the layout cannot run; lists all problems.
     """
-    parallelism = parallelism.over(world_size)
+    parallelism = parallelism.over(world_size, copies=has_adapter)
     problems = check_shared_folder(output_dir, world_size=world_size)
     if world_size > 1 or parallelism.mesh.size > 1:
         from evolvent.learn.parallel.lay import check_world_size

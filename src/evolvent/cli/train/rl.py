@@ -229,7 +229,8 @@ def run(
     if args.config.endpoint:
         share_endpoints(args.config.endpoint, num_ranks=world_size)
     if card_gib is not None:
-        config = args.config.model_copy(update={"parallel": args.config.parallel.over(world_size)})
+        parallel = args.config.parallel.over(world_size, copies=args.config.adapter.kind != "none")
+        config = args.config.model_copy(update={"parallel": parallel})
         return _print_plan(method, config, console, card_gib=card_gib)
     return _run_in_worlds(name, method, args, argv, console=console, coordinator=coordinator)
 
@@ -266,6 +267,7 @@ def _run_in_worlds(
         config.parallel,
         config.rl,
         method=config.method,
+        has_adapter=config.adapter.kind != "none",
         output_dir=args.resume or config.output_dir,
         world_size=world_size,
         argv=argv,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ __all__ = [
     "apply_compile",
     "apply_fsdp",
     "apply_recompute",
+    "average_gradients",
     "check_layout",
     "check_world_size",
     "distribute_model",
@@ -74,7 +75,43 @@ def apply_fsdp(root: nn.Module, layers: Sequence[nn.Module], ranks: Ranks, *, dt
     fully_shard(root, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
 
 
+@torch.no_grad()
+def average_gradients(weights: Iterable[Tensor], ranks: Ranks) -> None:
+    """Computes the average of gradients over the data ranks, in place and in float32: the same bits on all of them.
+
+    A weight without a gradient on some ranks counts as 0 there; without one on all of them it stays without.
+
+    Args:
+        weights: plain tensors, the same on every rank in the same order.
+    """
+    trained = [weight for weight in weights if weight.requires_grad]
+    has_gradient = torch.tensor([weight.grad is not None for weight in trained], dtype=torch.int64)
+    counts = ranks.sum(has_gradient.to(ranks.device), "dp").tolist()
+    counted = [weight for weight, count in zip(trained, counts, strict=True) if count]
+    for bucket in _iterate_buckets(counted):
+        gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in bucket]
+        flat = torch.cat([gradient.reshape(-1).float() for gradient in gradients])
+        means = torch.split(ranks.sum(flat, "dp").div_(ranks.mesh.dp), [weight.numel() for weight in bucket])
+        for weight, gradient, mean in zip(bucket, gradients, means, strict=True):
+            gradient.copy_(mean.view_as(gradient))
+            weight.grad = gradient
+
+
+def _iterate_buckets(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Splits weights into neighbors of at most `_BUCKET_NUMBERS` numbers together; a larger one is alone."""
+    bucket, size = list[Tensor](), 0
+    for weight in weights:
+        if bucket and size + weight.numel() > _BUCKET_NUMBERS:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(weight)
+        size += weight.numel()
+    if bucket:
+        yield bucket
+
+
 Loss = Callable[[Outputs, Batch], Tensor]
+_BUCKET_NUMBERS = 1 << 23  # 32 MiB in float32: few exchanges for adapters, and little memory for whole models
 
 
 class DistributedModel:
@@ -85,9 +122,16 @@ class DistributedModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel, ranks: Ranks, *, pipeline: Pipeline | None, compute: Callable[..., Outputs]
+        self,
+        model: PreTrainedModel,
+        ranks: Ranks,
+        *,
+        pipeline: Pipeline | None,
+        compute: Callable[..., Outputs],
+        is_copied: bool = False,
     ) -> None:
         self.ranks, self._model, self._pipeline, self._compute = ranks, model, pipeline, compute
+        self._is_copied = is_copied
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Returns this rank's parameters, under their names in the whole model; sharded ones are DTensors."""
@@ -119,20 +163,30 @@ class DistributedModel:
         return total
 
     def reduce(self) -> None:
-        """Sums the gradients of the copies of a tied weight on two stages, after backward."""
+        """Sums gradients after backward: those of a tied weight on two stages, and those of copies."""
         if self._pipeline is not None:
             self._pipeline.reduce()
+        elif self._is_copied:
+            average_gradients(self._model.parameters(), self.ranks)
 
 
 def distribute_model(
-    model: PreTrainedModel, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype, temperature: float = 1.0
+    model: PreTrainedModel,
+    parallelism: Parallelism,
+    ranks: Ranks,
+    *,
+    dtype: torch.dtype,
+    temperature: float = 1.0,
+    fuses: bool = False,
 ) -> DistributedModel:
     """Distributes a Hugging Face causal LM over ranks, in place; build the optimizer afterwards.
 
-    Every rank brings the same whole model (weights may be on the meta device until they are filled).
+    Every rank brings the same whole model (weights may be on the meta device until they are filled). Copies alone
+    (`Mesh.copies_weights`) leave it as it is.
 
     Args:
         temperature: of the distributions that the objective reads.
+        fuses: whether the optimizer takes its steps inside the backward pass.
     Raises:
         ConfigError: a model without a plan, or one that does not divide.
     """
@@ -154,11 +208,12 @@ def distribute_model(
             apply_tp(inner, ranks, sequence=parallelism.sequence)
         if parallelism.compile:
             apply_compile(list_layers(inner))
-        if ranks.mesh.dp > 1:
+        if ranks.mesh.uses_fsdp(fuses=fuses):
             head = getattr(inner, "value_head", None)  # float32, whatever the rest is: a unit of its own
             apply_fsdp(chunk, [*list_layers(inner), *([] if head is None else [head])], ranks, dtype=dtype)
     pipeline = Pipeline(chunks, ranks, parallelism.schedule) if ranks.mesh.pp > 1 else None
-    return DistributedModel(model, ranks, pipeline=pipeline, compute=compute)
+    is_copied = ranks.mesh.copies_weights(fuses=fuses)
+    return DistributedModel(model, ranks, pipeline=pipeline, compute=compute, is_copied=is_copied)
 
 
 def _free_weights(model: nn.Module, kept_ids: set[int]) -> None:

@@ -136,9 +136,10 @@ def estimate_memory(
         optimizer: a fused one runs inside backward, which needs a single micro-batch.
         load: offloaded states are not counted; main memory has them, and a copy of the weights that are trained.
     """
+    uses_fsdp = parallelism.mesh.uses_fsdp(fuses=optimizer.fuses)
     weights, activation_bytes = (
         list(_iterate_weights(model, parallelism)),
-        _measure_activations(model, parallelism, load),
+        _measure_activations(model, parallelism, load, uses_fsdp=uses_fsdp),
     )
     state_bytes = _measure_state_bytes(
         optimizer, next((weight.dtype for weight in model.parameters() if weight.requires_grad), torch.float32)
@@ -173,7 +174,8 @@ def estimate_memory(
         fixed = [
             sum(weight.local_bytes for weight in stage_weights),
             state,
-            _copy_bytes(stage_weights, parallelism, is_low_precision=load.dtype != "float32") + dequantized_bytes,
+            dequantized_bytes
+            + _copy_bytes(stage_weights, parallelism, is_low_precision=load.dtype != "float32", uses_fsdp=uses_fsdp),
         ]
         total = sum(fixed) + max(backward_start, gradients + tied)
         ranks.append(MemoryEstimate(fixed[0], gradients, state, fixed[2], activations, logits, total, stage))
@@ -251,9 +253,11 @@ def _state_bytes(weight: _Weight, state_bytes: dict[int, list[int]]) -> int:
     return sum(size * count for size, count in zip(bytes_per_kind, (rows * columns, rows, columns, 1), strict=True))
 
 
-def _copy_bytes(stage_weights: Sequence[_Weight], parallelism: Parallelism, *, is_low_precision: bool) -> int:
+def _copy_bytes(
+    stage_weights: Sequence[_Weight], parallelism: Parallelism, *, is_low_precision: bool, uses_fsdp: bool
+) -> int:
     """Counts whole weights and gradients of the groups that FSDP works on, or the weights that autocast has rounded."""
-    if parallelism.mesh.dp == 1:
+    if not uses_fsdp:
         rounded = [
             entry
             for entry in stage_weights
@@ -327,7 +331,9 @@ def _pending_bytes(
     ) * activation_bytes.logits  # two more in backward
 
 
-def _measure_activations(model: PreTrainedModel, parallelism: Parallelism, load: Load) -> _ActivationBytes:
+def _measure_activations(
+    model: PreTrainedModel, parallelism: Parallelism, load: Load, *, uses_fsdp: bool
+) -> _ActivationBytes:
     """Runs the training's forward over the first layer and counts the tensors that autograd stores, without weights."""
     meta = {
         id(weight): nn.Parameter(weight.detach().to("meta"), requires_grad=weight.requires_grad)
@@ -341,7 +347,7 @@ def _measure_activations(model: PreTrainedModel, parallelism: Parallelism, load:
     is_plain = not load.packed and load.tokens <= window and not virtual_tokens(model)[0]
     with FakeTensorMode(allow_non_fake_inputs=True):  # peft holds the ids of virtual tokens
         for module in model.modules():
-            _materialize(module, dtype if parallelism.mesh.dp > 1 else None)
+            _materialize(module, dtype if uses_fsdp else None)
         weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
         module_stack, stored_tensors, inputs = (
             [("logits", 1 / parallelism.tp)],
@@ -370,7 +376,7 @@ def _measure_activations(model: PreTrainedModel, parallelism: Parallelism, load:
         bytes_by_kind = dict.fromkeys(("layer", "end", "logits"), 0.0)
         for tensor, kind, share in stored_tensors.values():
             bytes_by_kind[kind] += tensor.untyped_storage().nbytes() * share
-        if dtype != torch.float32 and parallelism.mesh.dp == 1:  # what autocast rounds is counted as copies
+        if dtype != torch.float32 and not uses_fsdp:  # what autocast rounds is counted as copies
             rounded = {"layer": decoder.layers[0].parameters(), "logits": [head.weight]}
             for kind, rounded_weights in rounded.items():
                 bytes_by_kind[kind] -= sum(
