@@ -2,8 +2,10 @@
 
     python -m benchmarks.rl_ranks [--policy smollm2] [--quick] [--json] [--save]
 
-`max_difference`: the largest difference of a loss, return or entropy to one process, as a share of values above 1, over
-`updates` of the weights.
+`max_difference`: the largest difference of a loss, return or entropy between an iteration of two ranks and the same one
+of one process, both from the same checkpoint, as a share of values above 1; over `updates` of the weights in several
+iterations. `drift`: the same between two whole runs, over `drift_updates`: two ranks add in another order, and what is
+rounded otherwise in one update grows in those that follow.
 `resumes`, `lost`, `doubled`: of a run whose ranks play in players. First a player of the second rank is killed
 (`player_killed`), an iteration later that rank, and the run goes on in one process.
 `two_ranks_efficiency`: tokens learned per CPU-second of two ranks, the CPU of both counted, over those of one process.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import statistics
 import subprocess
@@ -27,7 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +112,54 @@ def _iterations(folder: Path) -> dict[int, dict[str, Any]]:
     return {row["step"]: dict(row) for row in rows if row["kind"] == "practise"}
 
 
-def _difference(folder: Path, other: Path) -> float:
+def _difference(folder: Path, other: Path, steps: Iterable[int] | None = None) -> float:
+    """Returns the largest difference of two runs in these iterations; None: in all of the first run."""
     one, two = _iterations(folder), _iterations(other)
     return max(
         abs(one[step][name] - two[step][name]) / max(1.0, abs(one[step][name]))
-        for step in one
+        for step in (one if steps is None else steps)
         for name in COMPARED
         if name in one[step]
     )
+
+
+def _count_updates(folder: Path, steps: Iterable[int] | None = None) -> int:
+    rows = _iterations(folder)
+    return int(sum(rows[step].get("updates", 0) for step in (rows if steps is None else steps)))
+
+
+def _compare_iterations(folder: Path, argv: Sequence[str], saved: Sequence[int]) -> tuple[float, int]:
+    """Runs one process to its end, and from its checkpoints after some iterations two ranks for the next one.
+
+    Args:
+        folder: of the run of one process.
+        saved: numbers of the iterations after which two ranks go on from a copy.
+    Returns:
+        the largest difference, and the updates of the compared iterations.
+    """
+    command, copies = argv, dict[int, Path]()
+    for number in saved:
+        process = _start(1, command)
+        if not _await_iterations(process, folder, number):
+            raise RuntimeError(f"the run of one process ended before iteration {number}: {process.communicate()[1]}")
+        process.kill()
+        process.communicate()
+        done = len(_iterations(folder))
+        copies[done + 1] = folder.with_name(f"{folder.name}-{done}")
+        shutil.copytree(folder, copies[done + 1])
+        command = ["train", "rl", "--resume", str(folder)]
+    _run(1, command)
+    differences, updates = list[float](), 0
+    for step, copy in copies.items():
+        process = _start(2, ["train", "rl", "--resume", str(copy)])
+        is_played = _await_iterations(process, copy, step)
+        process.terminate()
+        error = process.communicate()[1]
+        if not is_played and len(_iterations(copy)) < step:
+            raise RuntimeError(f"two ranks did not play iteration {step}: {error[-2000:]}")
+        differences.append(_difference(folder, copy, [step]))
+        updates += _count_updates(folder, [step])
+    return max(differences), updates
 
 
 def _episodes(folder: Path) -> Counter[str]:
@@ -158,11 +201,13 @@ def _kill_player_and_rank(argv: Sequence[str], folder: Path) -> tuple[bool, bool
     return went_on, process.returncode != 0
 
 
-def _measure_cpu(ranks: int, folder: Path, *, policy: str, iterations: int) -> float:
+def _measure_cpu(ranks: int, folder: Path, plan: Plan) -> float:
     """Returns the CPU-seconds of all ranks in the iterations beyond the first one."""
-    adapter = {} if policy == "xs" else {"adapter__kind": "lora", "demonstrations": 0}
-    counts = (1, 1 + iterations)
-    first, all_of_them = (_run(ranks, _argv(folder / f"{ranks}-{n}", n, 8, policy=policy, **adapter)) for n in counts)
+    adapter = {} if plan.policy == "xs" else {"adapter__kind": "lora", "demonstrations": 0}
+    first, all_of_them = (
+        _run(ranks, _argv(folder / f"{ranks}-{n}", n, plan.timed_tasks, policy=plan.policy, **adapter))
+        for n in (1, 1 + plan.timed_iterations)
+    )
     return all_of_them - first
 
 
@@ -189,7 +234,21 @@ class Sleeping(TextWorld):
 
 
 _WORDS = ("red", "green", "blue", "grey")
-_EPISODES = 32  # of an iteration
+
+
+@dataclass(frozen=True)
+class LagPlan:
+    """How long the practice is that shows playing ahead.
+
+    Args:
+        repeats: interleaved pairs of a practice at lag 0 and one at lag 1.
+        episodes: of an iteration. ppo_epochs: passes through them; both make learning longer.
+    """
+
+    repeats: int = 3
+    episodes: int = 128
+    ppo_epochs: int = 12
+    iterations: int = 6
 
 
 def make_worlds() -> dict[str, ev.World]:
@@ -197,19 +256,21 @@ def make_worlds() -> dict[str, ev.World]:
     return {"sleeping": Sleeping()}
 
 
-def _practise(folder: Path, policy: Policy, players: PlayerPool, *, lag: int, pause_s: float) -> tuple[float, ...]:
-    """Practises for six iterations; returns its wall time and the median seconds of playing and of learning."""
+def _practise(
+    folder: Path, policy: Policy, players: PlayerPool, *, plan: LagPlan, lag: int, pause_s: float
+) -> tuple[float, ...]:
+    """Practises; returns its wall time and the median seconds of playing and of learning."""
     config = RLConfig(
-        iterations=6,
-        tasks_per_iteration=_EPISODES // 4,
-        ppo_epochs=6,
+        iterations=plan.iterations,
+        tasks_per_iteration=plan.episodes // 4,
+        ppo_epochs=plan.ppo_epochs,
         save_every=100,
         prefetch_rollouts=lag > 0,
         max_policy_lag=max(1, lag),
     )
     objective = policy_gradient(replace(POAD.loss, target_kl=None), name="poad")  # a limit would end passes early
     spec = RLSpec("poad", config, objective, critic_objective())
-    backend = RayBackend(make_worlds(), players=players, slots=_EPISODES, max_tokens=4)
+    backend = RayBackend(make_worlds(), players=players, slots=plan.episodes, max_tokens=4)
     tasks = [
         ev.Task(task.world, task.tier, {**task.spec, "pause_s": pause_s}) for task in Sleeping().tasks("train", "seen")
     ]
@@ -228,7 +289,7 @@ def _practise(folder: Path, policy: Policy, players: PlayerPool, *, lag: int, pa
     return wall_s, statistics.median(play_s), statistics.median(learn_s)
 
 
-def measure_lag(*, repeats: int) -> dict[str, Any]:
+def measure_lag(plan: LagPlan) -> dict[str, Any]:
     """Returns the figures of playing ahead; see the module."""
     world = make_worlds()
     policy = make_policy(list(world.values()), seed=1, context=48)
@@ -238,18 +299,20 @@ def measure_lag(*, repeats: int) -> dict[str, Any]:
 
         def practise(name: str, lag: int, pause_s: float) -> tuple[float, ...]:
             loads.append(load()[0])
-            return _practise(Path(temporary) / name, policy, players, lag=lag, pause_s=pause_s)
+            return _practise(Path(temporary) / name, policy, players, plan=plan, lag=lag, pause_s=pause_s)
 
         pause_s = 0.0
         for attempt in range(2):  # the first one warms up
             _, play_s, learn_s = practise(f"pilot-{attempt}", 0, pause_s)
-            pause_s = max(0.0, pause_s + (learn_s - play_s) / (2 * _EPISODES))
-        for repeat in range(repeats):
+            pause_s = max(0.0, pause_s + (learn_s - play_s) / (2 * plan.episodes))
+        for repeat in range(plan.repeats):
             apart = practise(f"{repeat}-0", 0, pause_s)
             ahead = practise(f"{repeat}-1", 1, pause_s)
             speedups.append(apart[0] / ahead[0])
             seconds.append(apart[1:])
-            pause_s = max(0.0, pause_s + (apart[2] - apart[1]) / (2 * _EPISODES))  # others change the speed of learning
+            pause_s = max(
+                0.0, pause_s + (apart[2] - apart[1]) / (2 * plan.episodes)
+            )  # others change the speed of learning
     return {
         "lag1_speedup": round(statistics.median(speedups), 3),
         "lag1_speedups": [round(speedup, 3) for speedup in speedups],
@@ -259,46 +322,75 @@ def measure_lag(*, repeats: int) -> dict[str, Any]:
     }
 
 
-def report(*, policy: str, iterations: int, tasks: int, timed_iterations: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plan:
+    """What is run.
+
+    Args:
+        policy: the model of the efficiency.
+        iterations, tasks: of the runs that are compared. saved: iterations after which two ranks go on.
+        timed_iterations, timed_tasks: of the efficiency.
+    """
+
+    policy: str
+    iterations: int = 20
+    tasks: int = 16
+    saved: tuple[int, ...] = (1, 6, 11, 16)
+    timed_iterations: int = 1
+    timed_tasks: int = 16
+    lag: LagPlan = LagPlan()
+
+
+def report(plan: Plan) -> dict[str, Any]:
     """Runs it all; returns the figures."""
     with tempfile.TemporaryDirectory() as temporary:
         one, two, killed = (Path(temporary) / name for name in ("one", "two", "killed"))
-        _run(1, _argv(one, iterations, tasks))
-        _run(2, _argv(two, iterations, tasks))
-        in_players = _argv(killed, iterations, tasks, backend="here?players=2")
+        argv = _argv(one, plan.iterations, plan.tasks)
+        max_difference, updates = _compare_iterations(one, argv, plan.saved)
+        _run(2, _argv(two, plan.iterations, plan.tasks))
+        in_players = _argv(killed, plan.iterations, plan.tasks, backend="here?players=2")
         player_killed, was_ended = _kill_player_and_rank(in_players, killed)
         _run(1, ["train", "rl", "--resume", str(killed), "--backend", "here"])
         expected, found = _episodes(one), _episodes(killed)
-        lag_figures = measure_lag(repeats=3)
-        cpu = [_measure_cpu(ranks, Path(temporary), policy=policy, iterations=timed_iterations) for ranks in (1, 2)]
+        lag_figures = measure_lag(plan.lag)
+        cpu = [_measure_cpu(ranks, Path(temporary), plan) for ranks in (1, 2)]
         return {
             "benchmark": "rl_ranks",
-            "max_difference": _difference(one, two),
-            "updates": int(sum(row.get("updates", 0) for row in _iterations(one).values())),
-            "resumes": was_ended and len(_iterations(killed)) == iterations,
+            "max_difference": max_difference,
+            "updates": updates,
+            "drift": _difference(one, two),
+            "drift_updates": _count_updates(one),
+            "resumes": was_ended and len(_iterations(killed)) == plan.iterations,
             "player_killed": player_killed,
             "lost": len(expected - found),
             "doubled": sum(count - 1 for count in found.values()),
             "two_ranks_efficiency": round(cpu[0] / cpu[1], 3),
             "cpu_s_of_iterations": [round(seconds, 1) for seconds in cpu],
             **lag_figures,
-            "policy": policy,
-            "iterations": iterations,
+            "policy": plan.policy,
+            "iterations": plan.iterations,
             "goals": GOALS,
             "seed": SEED,
             **about("evolvent", "torch", threads=1),
         }
 
 
+QUICK = Plan(
+    "xs",
+    iterations=3,
+    tasks=4,
+    saved=(1,),
+    timed_iterations=2,
+    timed_tasks=8,
+    lag=LagPlan(1, episodes=32, ppo_epochs=6),
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("rl_ranks", __doc__, quick="three small iterations of the small policy", save=RESULT)
     parser.add_argument("--policy", default="smollm2", help="the model of the efficiency (default: smollm2)")
     options = parser.parse_args(arguments)
-    result = (
-        report(policy="xs", iterations=3, tasks=4, timed_iterations=2)
-        if options.quick
-        else report(policy=options.policy, iterations=20, tasks=16, timed_iterations=4)
-    )
+    result = report(QUICK if options.quick else Plan(options.policy))
     show(result)
     finish(result, options)
 
