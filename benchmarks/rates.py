@@ -50,7 +50,7 @@ class RateGrid:
         return {row["rate"]: row["success"] for row in rows if row["arm"] == arm}
 
     def choose(self, folder: Path) -> dict[str, float]:
-        """Returns the best rate of every arm on dev, the lowest of equals.
+        """Returns the best rate of every arm on dev: of equals the lowest that is no end of the grid.
 
         Raises:
             ConfigError: a rate was not tried, or the best one is at an end of the grid.
@@ -64,8 +64,10 @@ class RateGrid:
                 f"{len(success)} of {len(self.rates)} rates of {arm!r} were tried", hint="run it with --tune first"
             )
         best = max(success.values())
-        chosen = min(rate for rate in self.rates if success[rate] == best)
-        if chosen in (min(self.rates), max(self.rates)):
+        ends = (min(self.rates), max(self.rates))
+        equals = [rate for rate in self.rates if success[rate] == best]
+        chosen = min([rate for rate in equals if rate not in ends] or equals)
+        if chosen in ends:
             raise ConfigError(
                 f"the best rate of {arm!r} is at an end of the grid",
                 value=chosen,

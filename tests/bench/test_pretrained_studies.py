@@ -36,15 +36,23 @@ def test_a_plan_is_described_whole(module):
 
 def test_a_rate_inside_the_grid_is_chosen_and_an_end_is_refused(tmp_path):
     grid = RateGrid(("a", "b"), (1e-4, 1e-3, 1e-2), "0" * 16)
-    success = {("a", 1e-3): 0.5, ("b", 1e-3): 0.4, ("b", 1e-4): 0.4}
+    success = {("a", 1e-3): 0.5, ("b", 1e-3): 0.4, ("b", 1e-4): 0.5}
     with pytest.raises(ConfigError, match="0 of 3 rates of 'a' were tried"):
         grid.choose(tmp_path)
     lines = list(grid.tune(tmp_path, lambda arm, rate: success.get((arm, rate), 0.0)))
     assert len(lines) == 6 and lines[1] == "tuning-a-0.001 0.500"
     assert list(grid.tune(tmp_path, lambda arm, rate: 1.0)) == [], "what was tried is kept"
     with pytest.raises(ConfigError, match="best rate of 'b' is at an end of the grid"):
-        grid.choose(tmp_path)  # the lowest of equals
+        grid.choose(tmp_path)
     assert RateGrid(("a",), grid.rates, grid.digest).choose(tmp_path) == {"a": 1e-3}
+
+
+@pytest.mark.parametrize(("equals", "chosen"), [((1e-4, 1e-3), 1e-3), ((1e-4, 3e-4, 1e-3, 1e-2), 3e-4)])
+def test_of_equal_rates_the_lowest_inside_the_grid_is_chosen(tmp_path, equals, chosen):
+    """An arm that learns nothing that is asked, as bare code, has no best rate; its end says nothing."""
+    grid = RateGrid(("a",), (1e-4, 3e-4, 1e-3, 1e-2), "0" * 16)
+    list(grid.tune(tmp_path, lambda arm, rate: 0.4 if rate in equals else 0.1))
+    assert grid.choose(tmp_path) == {"a": chosen}
 
 
 def _keep(study: Study, folder, results) -> None:
