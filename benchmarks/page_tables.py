@@ -285,6 +285,24 @@ BENCHES = (
         "Random weights, bfloat16. What the limits are: `benchmarks/rl_step_gpu.py`.",
     ),
     Bench(
+        "Reinforcement learning over two ranks",
+        "rl_ranks",
+        "rl_ranks.json",
+        (
+            _most(
+                "largest difference of an iteration from the same checkpoint", "max_difference", "goals.max_difference"
+            ),
+            _x("updates of these iterations", "updates"),
+            _x("largest difference of two whole runs", "drift"),
+            _x("updates of a whole run", "drift_updates"),
+            _most("episodes lost with a player and a rank killed", "lost", "goals.lost"),
+            _most("episodes stored twice", "doubled", "goals.doubled"),
+            _x("tokens learned per CPU-second over one process", "two_ranks_efficiency", "goals.two_ranks_efficiency"),
+            _x("wall time without playing ahead over that with it", "lag1_speedup", "goals.lag1_speedup"),
+        ),
+        "The efficiency is that of SmolLM2-135M with LoRA; the other figures are those of a small model.",
+    ),
+    Bench(
         "What searching costs",
         "search_cost",
         "search_cost.json",

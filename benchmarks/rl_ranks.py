@@ -1,6 +1,6 @@
 """Reinforcement learning over two ranks against one process, and with a player and a rank that are killed on the way.
 
-    python -m benchmarks.rl_ranks [--policy smollm2] [--quick] [--json] [--save]
+    python -m benchmarks.rl_ranks [--policy smollm2] [--parts runs lag efficiency] [--quick] [--json] [--save]
 
 `max_difference`: the largest difference of a loss, return or entropy between an iteration of two ranks and the same one
 of one process, both from the same checkpoint, as a share of values above 1; over `updates` of the weights in several
@@ -10,15 +10,16 @@ rounded otherwise in one update grows in those that follow.
 (`player_killed`), an iteration later that rank, and the run goes on in one process.
 `two_ranks_efficiency`: tokens learned per CPU-second of two ranks, the CPU of both counted, over those of one process.
 The model is `--policy` with LoRA. Both learn the same tokens, and starting is left out: the CPU-seconds are those of
-the iterations beyond the first one.
+an iteration, less those of one with a single task.
 `lag1_speedup`: wall time of a practice whose learner waits for its player (lag 0) over that of one whose player is one
 version ahead (lag 1), where playing and learning take equally long; the median of interleaved pairs. Both have one
-player, a process of its own. The environment sleeps, so that the overlap shows on a busy machine too: `play_s` and
-`learn_s` are the seconds of an iteration at lag 0, `load` the processes that wanted a core meanwhile.
+player, a process of its own, and one thread. The environment sleeps, so that the overlap shows on a busy machine too:
+`play_s` and `learn_s` are the seconds of an iteration at lag 0, `load` the processes that wanted a core meanwhile.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -29,13 +30,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import evolvent as ev
 from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
+from evolvent.learn.settings import RL_TRAIN
 from evolvent.models.policy import Policy
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import policy_gradient
@@ -202,13 +206,13 @@ def _kill_player_and_rank(argv: Sequence[str], folder: Path) -> tuple[bool, bool
 
 
 def _measure_cpu(ranks: int, folder: Path, plan: Plan) -> float:
-    """Returns the CPU-seconds of all ranks in the iterations beyond the first one."""
+    """Returns the CPU-seconds of all ranks in an iteration, less those of one with a single task."""
     adapter = {} if plan.policy == "xs" else {"adapter__kind": "lora", "demonstrations": 0}
-    first, all_of_them = (
-        _run(ranks, _argv(folder / f"{ranks}-{n}", n, plan.timed_tasks, policy=plan.policy, **adapter))
-        for n in (1, 1 + plan.timed_iterations)
+    small, large = (
+        _run(ranks, _argv(folder / f"{ranks}-{tasks}", 1, tasks, policy=plan.policy, **adapter))
+        for tasks in (1, plan.timed_tasks)
     )
-    return all_of_them - first
+    return large - small
 
 
 class Sleeping(TextWorld):
@@ -248,7 +252,7 @@ class LagPlan:
     repeats: int = 3
     episodes: int = 128
     ppo_epochs: int = 12
-    iterations: int = 6
+    iterations: int = 10
 
 
 def make_worlds() -> dict[str, ev.World]:
@@ -270,7 +274,9 @@ def _practise(
     )
     objective = policy_gradient(replace(POAD.loss, target_kl=None), name="poad")  # a limit would end passes early
     spec = RLSpec("poad", config, objective, critic_objective())
-    backend = RayBackend(make_worlds(), players=players, slots=plan.episodes, max_tokens=4)
+    # Weights that hardly move: both sides write and learn the same texts, so that they have the same work.
+    train = RL_TRAIN.model_copy(update={"lr": 1e-12})
+    backend = RayBackend(make_worlds(), players=players, slots=plan.episodes, max_tokens=4, train=train)
     tasks = [
         ev.Task(task.world, task.tier, {**task.spec, "pause_s": pause_s}) for task in Sleeping().tasks("train", "seen")
     ]
@@ -289,17 +295,18 @@ def _practise(
     return wall_s, statistics.median(play_s), statistics.median(learn_s)
 
 
-def measure_lag(plan: LagPlan) -> dict[str, Any]:
+def measure_lag(plan: LagPlan, folder: Path) -> dict[str, Any]:
     """Returns the figures of playing ahead; see the module."""
+    torch.set_num_threads(1)  # the other core is the player's
     world = make_worlds()
     policy = make_policy(list(world.values()), seed=1, context=48)
     cluster, factory = parse_cluster("here?players=1"), WorldFactory("benchmarks.rl_ranks:make_worlds")
     speedups, seconds, loads = [], [], []
-    with tempfile.TemporaryDirectory() as temporary, open_players(cluster, factory, world) as players:
+    with open_players(cluster, factory, world) as players:
 
         def practise(name: str, lag: int, pause_s: float) -> tuple[float, ...]:
             loads.append(load()[0])
-            return _practise(Path(temporary) / name, policy, players, plan=plan, lag=lag, pause_s=pause_s)
+            return _practise(folder / name, policy, players, plan=plan, lag=lag, pause_s=pause_s)
 
         pause_s = 0.0
         for attempt in range(2):  # the first one warms up
@@ -329,68 +336,90 @@ class Plan:
     Args:
         policy: the model of the efficiency.
         iterations, tasks: of the runs that are compared. saved: iterations after which two ranks go on.
-        timed_iterations, timed_tasks: of the efficiency.
+        timed_tasks: tasks of the iteration whose efficiency is measured.
     """
 
     policy: str
     iterations: int = 20
     tasks: int = 16
     saved: tuple[int, ...] = (1, 6, 11, 16)
-    timed_iterations: int = 1
     timed_tasks: int = 16
     lag: LagPlan = LagPlan()
 
 
-def report(plan: Plan) -> dict[str, Any]:
-    """Runs it all; returns the figures."""
-    with tempfile.TemporaryDirectory() as temporary:
-        one, two, killed = (Path(temporary) / name for name in ("one", "two", "killed"))
-        argv = _argv(one, plan.iterations, plan.tasks)
-        max_difference, updates = _compare_iterations(one, argv, plan.saved)
-        _run(2, _argv(two, plan.iterations, plan.tasks))
-        in_players = _argv(killed, plan.iterations, plan.tasks, backend="here?players=2")
-        player_killed, was_ended = _kill_player_and_rank(in_players, killed)
-        _run(1, ["train", "rl", "--resume", str(killed), "--backend", "here"])
-        expected, found = _episodes(one), _episodes(killed)
-        lag_figures = measure_lag(plan.lag)
-        cpu = [_measure_cpu(ranks, Path(temporary), plan) for ranks in (1, 2)]
-        return {
-            "benchmark": "rl_ranks",
-            "max_difference": max_difference,
-            "updates": updates,
-            "drift": _difference(one, two),
-            "drift_updates": _count_updates(one),
-            "resumes": was_ended and len(_iterations(killed)) == plan.iterations,
-            "player_killed": player_killed,
-            "lost": len(expected - found),
-            "doubled": sum(count - 1 for count in found.values()),
-            "two_ranks_efficiency": round(cpu[0] / cpu[1], 3),
-            "cpu_s_of_iterations": [round(seconds, 1) for seconds in cpu],
-            **lag_figures,
-            "policy": plan.policy,
-            "iterations": plan.iterations,
-            "goals": GOALS,
-            "seed": SEED,
-            **about("evolvent", "torch", threads=1),
-        }
+def measure_runs(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Returns the figures of whole runs: what two ranks compute, and what is left when a player and a rank are lost."""
+    one, two, killed = (folder / name for name in ("one", "two", "killed"))
+    max_difference, updates = _compare_iterations(one, _argv(one, plan.iterations, plan.tasks), plan.saved)
+    _run(2, _argv(two, plan.iterations, plan.tasks))
+    in_players = _argv(killed, plan.iterations, plan.tasks, backend="here?players=2")
+    player_killed, was_ended = _kill_player_and_rank(in_players, killed)
+    _run(1, ["train", "rl", "--resume", str(killed), "--backend", "here"])
+    expected, stored = _episodes(one), _episodes(killed)
+    return {
+        "max_difference": max_difference,
+        "updates": updates,
+        "drift": _difference(one, two),
+        "drift_updates": _count_updates(one),
+        "resumes": was_ended and len(_iterations(killed)) == plan.iterations,
+        "player_killed": player_killed,
+        "lost": len(expected - stored),
+        "doubled": sum(count - 1 for count in stored.values()),
+        "iterations": plan.iterations,
+    }
 
 
-QUICK = Plan(
-    "xs",
-    iterations=3,
-    tasks=4,
-    saved=(1,),
-    timed_iterations=2,
-    timed_tasks=8,
-    lag=LagPlan(1, episodes=32, ppo_epochs=6),
-)
+def measure_efficiency(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Returns tokens learned per CPU-second of two ranks over those of one process; see the module."""
+    one, two = (_measure_cpu(ranks, folder, plan) for ranks in (1, 2))
+    return {
+        "two_ranks_efficiency": round(one / two, 3),
+        "cpu_s_of_iteration": [round(one, 1), round(two, 1)],
+        "policy": plan.policy,
+    }
+
+
+PARTS: Mapping[str, Callable[[Plan, Path], dict[str, Any]]] = {
+    "runs": measure_runs,
+    "lag": lambda plan, folder: measure_lag(plan.lag, folder),
+    "efficiency": measure_efficiency,
+}
+
+
+def report(plan: Plan, parts: Sequence[str], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Measures these parts; returns their figures, and those of the others as they were kept."""
+    measured = dict(kept)
+    for part in parts:
+        with tempfile.TemporaryDirectory() as temporary:
+            measured |= PARTS[part](plan, Path(temporary))
+    return {
+        "benchmark": "rl_ranks",
+        **measured,
+        "goals": GOALS,
+        "seed": SEED,
+        **about("evolvent", "torch", threads=1),
+    }
+
+
+QUICK = Plan("xs", iterations=3, tasks=4, saved=(1,), lag=LagPlan(1, episodes=32, ppo_epochs=6))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command_line("rl_ranks", __doc__, quick="three small iterations of the small policy", save=RESULT)
+    parser = command_line(
+        "rl_ranks", __doc__, quick="three small iterations of the small policy, without the efficiency", save=RESULT
+    )
     parser.add_argument("--policy", default="smollm2", help="the model of the efficiency (default: smollm2)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="measure only these; --save keeps the others")
     options = parser.parse_args(arguments)
-    result = report(QUICK if options.quick else Plan(options.policy))
+    plan = QUICK if options.quick else Plan(options.policy)
+    parts = options.parts or (("runs", "lag") if options.quick else tuple(PARTS))
+    saved = options.save
+    kept = (
+        json.loads(saved.read_text(encoding="utf-8"))
+        if saved is not None and saved.exists() and set(parts) != set(PARTS)
+        else {}
+    )
+    result = report(plan, parts, kept)
     show(result)
     finish(result, options)
 

@@ -13,6 +13,9 @@ import pytest
 
 import evolvent as ev
 from evolvent.cli.main import main
+from evolvent.cli.train.ranks import choose_practice_layout
+from evolvent.learn.settings import Parallelism
+from evolvent.methods.grpo import GRPOConfig
 from evolvent.store.schema import encode_trajectory
 from evolvent.trajectory import canonical_json
 from tests.faults.launched import Launched
@@ -227,3 +230,12 @@ def test_ranks_that_are_not_there_are_asked_for(tmp_path, capsys):
     told = capsys.readouterr().err
     assert "shard 2 needs 2 processes, 1 is there" in told
     assert "torchrun --nproc-per-node 2 -m evolvent train rl " in told and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("has_adapter", "wanted"), [(False, "shard 2"), (True, "replicate 2")])
+def test_below_an_adapter_each_rank_has_all_weights_where_no_layout_is_named(has_adapter, wanted):
+    """It plays with all of them anyway, and an adapter's gradients are small."""
+    how = {"method": "grpo", "has_adapter": has_adapter, "output_dir": Path("runs/x"), "world_size": 2, "argv": ()}
+    assert str(choose_practice_layout(Parallelism(), GRPOConfig(), **how).mesh) == wanted
+    given = choose_practice_layout(Parallelism(tp=2), GRPOConfig(), **how)
+    assert str(given.mesh) == "tp 2"
