@@ -5,9 +5,11 @@ while 256 are played in one batch; `x_one_by_one` is that beside a batch of one.
 the same rules written as one would write them for one game: a loop over units, without arrays; `plain_steps` of its
 steps are compared with the batch (places, health, observation, mask, reward), `plain_mismatches` of them differ.
 
-`x_smaclite` is 2s3z beside the package `smaclite` (not on PyPI: null with the reason where it is not installed). For
-`parity_steps` steps of its games its units are put into our arrays; `parity_mismatches` are those whose observations,
-masks or states differ by more than 1e-4, or whose rewards leave 0 to 20. Fights themselves differ: see docs/teams.md.
+`x_smaclite` is 2s3z beside the package `smaclite` (not on PyPI: null with the reason where it is not installed), with
+the collision avoidance in numpy that it uses unless told otherwise. For `parity_steps` steps of its games on 2s3z, 3s5z
+and MMM2 its units are put into our arrays; `parity_mismatches` are those whose observations, masks or states differ by
+more than 1e-4, or whose rewards leave 0 to 20. In `parity_off_map_steps` of them an agent stood outside the map, where
+its units can get and ours cannot: whether that agent may move is not compared. Fights differ: see docs/teams.md.
 """
 
 from __future__ import annotations
@@ -24,11 +26,23 @@ import numpy as np
 
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from evolvent.trajectory import sample_rng
-from evolvent.worlds.teams.battle import LAYOUTS, UNITS, BattleBatch, BattleWorld, UnitType
+from evolvent.worlds.teams.battle import (
+    ATTACK,
+    HIGH_Y,
+    LAYOUTS,
+    LOW_Y,
+    MAP_SIZE,
+    NORTH,
+    UNITS,
+    BattleBatch,
+    BattleWorld,
+    UnitType,
+)
 
 ROWS, SEED = 256, 0
 GOALS = {"x_smaclite": 20.0, "parity_mismatches": 0, "plain_mismatches": 0}
 HEADLINE = "2s3z"
+PARITY_LAYOUTS = (HEADLINE, "3s5z", "MMM2")  # the layouts that both have
 SHIFTS = {2: (0.0, 2.0), 3: (0.0, -2.0), 4: (2.0, 0.0), 5: (-2.0, 0.0)}
 
 
@@ -294,13 +308,19 @@ def compare_plain(layout: str, games: int) -> tuple[int, int]:
     return steps, mismatches
 
 
-def make_smaclite() -> Any | None:
-    """Makes the package's game, with the interface that its version has; None where it is not installed."""
+def make_smaclite(layout: str = HEADLINE) -> Any | None:
+    """Makes the package's game of a layout, with its units in our order; None where the package is not installed."""
     if find_spec("smaclite") is None:
         return None
     import_module("smaclite")
-    gym = import_module("gymnasium" if find_spec("gymnasium") else "gym")
-    return gym.make(f"smaclite/{HEADLINE}-v0", disable_env_checker=True).unwrapped
+    name = f"smaclite/{layout}-v0"
+    libraries = (import_module(library) for library in ("gym", "gymnasium") if find_spec(library) is not None)
+    library = next(library for library in libraries if name in library.envs.registration.registry)
+    game = library.make(name, disable_env_checker=True).unwrapped
+    order = LAYOUTS[layout].types
+    for group in game.map_info.groups:  # MMM2 begins with the medivac there, and with the marauders in SMAC and here
+        group.units = sorted(group.units, key=lambda entry: order.index(entry[0].name.lower()))
+    return game
 
 
 def load_units(batch: BattleBatch, game: Any) -> None:
@@ -310,37 +330,60 @@ def load_units(batch: BattleBatch, game: Any) -> None:
     agents = batch.spec.agents
     for first, units in ((0, game.agents), (agents, game.enemies)):
         for index, unit in units.items():
-            for name, number in (("x", unit.pos[0]), ("y", unit.pos[1]), ("health", unit.hp), ("shield", unit.shield)):
-                state[name][first + index, 0] = number
-            state["cooldown"][first + index, 0] = unit.cooldown
+            state["x"][first + index, 0], state["y"][first + index, 0] = unit.pos
+            state["health"][first + index, 0], state["shield"][first + index, 0] = unit.hp, unit.shield
+            state["cooldown"][first + index, 0], state["energy"][first + index, 0] = unit.cooldown, unit.energy
     last = np.asarray(game.last_actions).reshape(agents, -1)
     state["last_action"][:, 0] = np.where(last.any(-1), last.argmax(-1), -1)
     batch.restore(state)
 
 
-def beside_smaclite(game: Any, steps: int) -> dict[str, Any]:
+def compare_features(batch: BattleBatch, game: Any, observation: Sequence[np.ndarray]) -> tuple[bool, bool]:
+    """Compares features of a game of smaclite with ours; returns (whether they agree, whether an agent is off the map).
+
+    The package allows a move whose half ends in a cell of the map. A unit beyond the western or eastern edge may thus
+    not go north or south there, and one more than 1 beyond it may not go back. Our units stay inside: such moves are
+    not compared.
+    """
+    load_units(batch, game)
+    view = batch._observe(np.array([0]))
+    x, y = batch.x[: batch.spec.agents, 0], batch.y[: batch.spec.agents, 0]
+    is_inside = (x >= 0.0) & (x < MAP_SIZE) & (y >= LOW_Y) & (y < HIGH_Y)
+    is_off = view.alive[0] & ~is_inside
+    features, masks = np.stack(observation), np.array(game.get_avail_actions(), dtype=bool)
+    features[is_off, : ATTACK - NORTH] = view.observation[0, is_off, : ATTACK - NORTH]
+    masks[is_off, NORTH:ATTACK] = view.available[0, is_off, NORTH:ATTACK]
+    is_same = np.allclose(features, view.observation[0], atol=1e-4) and np.array_equal(masks, view.available[0])
+    return is_same and np.allclose(game.get_state(), view.state[0], atol=1e-4), bool(is_off.any())
+
+
+def beside_smaclite(game: Any, steps: int, layout: str = HEADLINE) -> dict[str, Any]:
     """Plays the package's game; returns its speed, and how many of its steps our features match."""
-    world, rng = BattleWorld(HEADLINE, horizon=10**6), sample_rng("teams worlds smaclite")
+    world, rng = BattleWorld(layout, horizon=10**6), sample_rng("teams worlds smaclite", layout)
     batch = world.batch(world.tasks("train", "seen"), 1)
     batch.reset([0])
+    np.random.seed(SEED)  # the package draws from numpy's global generator, and ignores the seed of a reset
     game.reset(seed=SEED)
-    seconds, mismatches = 0.0, 0
+    seconds, mismatches, off_map, length = 0.0, 0, 0, 0
     for _ in range(steps):
         masks = np.array(game.get_avail_actions(), dtype=bool)
         actions = [int(action) for action in choose(masks, rng)]
         start = time.process_time()
         observation, reward, over, *_ = game.step(actions)
         seconds += time.process_time() - start
-        if over:
+        is_same, is_off = compare_features(batch, game, observation)
+        mismatches += not (is_same and 0 <= reward <= 20)
+        off_map += is_off
+        length += 1
+        if over or length == LAYOUTS[layout].limit:
             game.reset()
-            continue
-        load_units(batch, game)
-        view = batch._observe(np.array([0]))
-        same = np.allclose(np.stack(observation), view.observation[0], atol=1e-4)
-        same &= np.array_equal(np.array(game.get_avail_actions(), dtype=bool), view.available[0])
-        same &= np.allclose(game.get_state(), view.state[0], atol=1e-4) and 0 <= reward <= 20
-        mismatches += not same
-    return {"smaclite_steps_per_cpu_s": steps / seconds, "parity_steps": steps, "parity_mismatches": mismatches}
+            length = 0
+    return {
+        "smaclite_steps_per_cpu_s": steps / seconds,
+        "parity_steps": steps,
+        "parity_mismatches": mismatches,
+        "parity_off_map_steps": off_map,
+    }
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
@@ -362,13 +405,17 @@ def measure(*, quick: bool) -> dict[str, Any]:
         "x_smaclite": None,
         "parity_steps": None,
         "parity_mismatches": None,
+        "parity_off_map_steps": None,
         "smaclite_reason": "the package smaclite is not installed, and PyPI does not have it",
     }
-    game = make_smaclite()
-    if game is not None:
-        beside = beside_smaclite(game, 5 * steps)
-        found |= beside
-        found |= {"x_smaclite": speed[HEADLINE] / beside["smaclite_steps_per_cpu_s"], "smaclite_reason": None}
+    games_beside = {layout: make_smaclite(layout) for layout in PARITY_LAYOUTS}
+    if games_beside[HEADLINE] is not None:
+        beside = {layout: beside_smaclite(game, 5 * steps, layout) for layout, game in games_beside.items()}
+        for name in ("parity_steps", "parity_mismatches", "parity_off_map_steps"):
+            found[name] = sum(figures[name] for figures in beside.values())
+        found["smaclite_steps_per_cpu_s"] = beside[HEADLINE]["smaclite_steps_per_cpu_s"]
+        found["x_smaclite"] = speed[HEADLINE] / found["smaclite_steps_per_cpu_s"]
+        found["smaclite_reason"] = None
     return found
 
 
@@ -383,6 +430,7 @@ def table(found: dict[str, Any]) -> str:
         rows.append(f"smaclite: {found['smaclite_reason']}")
     else:
         differ = f"{found['parity_mismatches']} of {found['parity_steps']} steps differ"
+        differ += f", an agent is off the map in {found['parity_off_map_steps']}"
         rows.append(f"smaclite: {found['x_smaclite']:.1f} x on {HEADLINE}, {differ}")
     return "\n".join(rows)
 
