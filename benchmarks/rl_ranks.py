@@ -336,7 +336,7 @@ class Plan:
     Args:
         policy: the model of the efficiency.
         iterations, tasks: of the runs that are compared. saved: iterations after which two ranks go on.
-        timed_tasks: tasks of the iteration whose efficiency is measured.
+        timed_tasks: tasks of the iteration whose efficiency is measured. drifts: whether two ranks play a whole run.
     """
 
     policy: str
@@ -344,6 +344,7 @@ class Plan:
     tasks: int = 16
     saved: tuple[int, ...] = (1, 6, 11, 16)
     timed_tasks: int = 16
+    drifts: bool = True
     lag: LagPlan = LagPlan()
 
 
@@ -351,7 +352,8 @@ def measure_runs(plan: Plan, folder: Path) -> dict[str, Any]:
     """Returns the figures of whole runs: what two ranks compute, and what is left when a player and a rank are lost."""
     one, two, killed = (folder / name for name in ("one", "two", "killed"))
     max_difference, updates = _compare_iterations(one, _argv(one, plan.iterations, plan.tasks), plan.saved)
-    _run(2, _argv(two, plan.iterations, plan.tasks))
+    if plan.drifts:
+        _run(2, _argv(two, plan.iterations, plan.tasks))
     in_players = _argv(killed, plan.iterations, plan.tasks, backend="here?players=2")
     player_killed, was_ended = _kill_player_and_rank(in_players, killed)
     _run(1, ["train", "rl", "--resume", str(killed), "--backend", "here"])
@@ -359,7 +361,7 @@ def measure_runs(plan: Plan, folder: Path) -> dict[str, Any]:
     return {
         "max_difference": max_difference,
         "updates": updates,
-        "drift": _difference(one, two),
+        "drift": _difference(one, two) if plan.drifts else None,
         "drift_updates": _count_updates(one),
         "resumes": was_ended and len(_iterations(killed)) == plan.iterations,
         "player_killed": player_killed,
@@ -401,12 +403,17 @@ def report(plan: Plan, parts: Sequence[str], kept: Mapping[str, Any]) -> dict[st
     }
 
 
-QUICK = Plan("xs", iterations=3, tasks=4, saved=(1,), lag=LagPlan(1, episodes=32, ppo_epochs=6))
+QUICK = Plan(
+    "xs", iterations=3, tasks=4, saved=(1,), drifts=False, lag=LagPlan(1, episodes=32, ppo_epochs=6, iterations=4)
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(
-        "rl_ranks", __doc__, quick="three small iterations of the small policy, without the efficiency", save=RESULT
+        "rl_ranks",
+        __doc__,
+        quick="three small iterations of the small policy, without efficiency and drift",
+        save=RESULT,
     )
     parser.add_argument("--policy", default="smollm2", help="the model of the efficiency (default: smollm2)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="measure only these; --save keeps the others")
