@@ -53,7 +53,7 @@ BENCHES = (
             _x("more cloning, as many computed tokens", "total"),
             _x("evolve minus the last", "primary"),
         ),
-        about="SmolLM2-135M, crafting and lookup; three of six seeds are played, so there is no verdict yet.",
+        about="SmolLM2-135M, crafting and lookup; four of six seeds are complete, so there is no verdict yet.",
     ),
     Bench(
         "A pretrained model beside its peers",
