@@ -13,8 +13,9 @@ The model is `--policy` with LoRA. Both learn the same tokens, and starting is l
 an iteration, less those of one with a single task.
 `lag1_speedup`: wall time of a practice whose learner waits for its player (lag 0) over that of one whose player is one
 version ahead (lag 1), where playing and learning take equally long; the median of interleaved pairs. Both have one
-player, a process of its own, and one thread. The environment sleeps, so that the overlap shows on a busy machine too:
-`play_s` and `learn_s` are the seconds of an iteration at lag 0, `load` the processes that wanted a core meanwhile.
+player, a process of its own, and one thread, and a learning rate so small that both write and learn the same texts:
+this is about time alone. The environment sleeps, so that the overlap shows on a busy machine too: `play_s` and
+`learn_s` are the seconds of an iteration at lag 0, `load` the processes that wanted a core meanwhile.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import evolvent as ev
@@ -119,12 +121,13 @@ def _iterations(folder: Path) -> dict[int, dict[str, Any]]:
 def _difference(folder: Path, other: Path, steps: Iterable[int] | None = None) -> float:
     """Returns the largest difference of two runs in these iterations; None: in all of the first run."""
     one, two = _iterations(folder), _iterations(other)
-    return max(
+    shares = [
         abs(one[step][name] - two[step][name]) / max(1.0, abs(one[step][name]))
         for step in (one if steps is None else steps)
         for name in COMPARED
         if name in one[step]
-    )
+    ]
+    return float(np.max(shares))  # nan if one of them is
 
 
 def _count_updates(folder: Path, steps: Iterable[int] | None = None) -> int:
@@ -274,7 +277,7 @@ def _practise(
     )
     objective = policy_gradient(replace(POAD.loss, target_kl=None), name="poad")  # a limit would end passes early
     spec = RLSpec("poad", config, objective, critic_objective())
-    # Weights that hardly move: both sides write and learn the same texts, so that they have the same work.
+    # Else both sides would write other texts, and have other amounts to learn.
     train = RL_TRAIN.model_copy(update={"lr": 1e-12})
     backend = RayBackend(make_worlds(), players=players, slots=plan.episodes, max_tokens=4, train=train)
     tasks = [
@@ -295,9 +298,10 @@ def _practise(
     return wall_s, statistics.median(play_s), statistics.median(learn_s)
 
 
-def measure_lag(plan: LagPlan, folder: Path) -> dict[str, Any]:
+def measure_lag(plan: Plan, folder: Path) -> dict[str, Any]:
     """Returns the figures of playing ahead; see the module."""
     torch.set_num_threads(1)  # the other core is the player's
+    lag_plan = plan.lag
     world = make_worlds()
     policy = make_policy(list(world.values()), seed=1, context=48)
     cluster, factory = parse_cluster("here?players=1"), WorldFactory("benchmarks.rl_ranks:make_worlds")
@@ -306,20 +310,19 @@ def measure_lag(plan: LagPlan, folder: Path) -> dict[str, Any]:
 
         def practise(name: str, lag: int, pause_s: float) -> tuple[float, ...]:
             loads.append(load()[0])
-            return _practise(folder / name, policy, players, plan=plan, lag=lag, pause_s=pause_s)
+            return _practise(folder / name, policy, players, plan=lag_plan, lag=lag, pause_s=pause_s)
 
         pause_s = 0.0
         for attempt in range(2):  # the first one warms up
             _, play_s, learn_s = practise(f"pilot-{attempt}", 0, pause_s)
-            pause_s = max(0.0, pause_s + (learn_s - play_s) / (2 * plan.episodes))
-        for repeat in range(plan.repeats):
+            pause_s = max(0.0, pause_s + (learn_s - play_s) / (2 * lag_plan.episodes))
+        for repeat in range(lag_plan.repeats):
             apart = practise(f"{repeat}-0", 0, pause_s)
             ahead = practise(f"{repeat}-1", 1, pause_s)
             speedups.append(apart[0] / ahead[0])
             seconds.append(apart[1:])
-            pause_s = max(
-                0.0, pause_s + (apart[2] - apart[1]) / (2 * plan.episodes)
-            )  # others change the speed of learning
+            # Other processes change the speed of learning.
+            pause_s = max(0.0, pause_s + (apart[2] - apart[1]) / (2 * lag_plan.episodes))
     return {
         "lag1_speedup": round(statistics.median(speedups), 3),
         "lag1_speedups": [round(speedup, 3) for speedup in speedups],
@@ -383,7 +386,7 @@ def measure_efficiency(plan: Plan, folder: Path) -> dict[str, Any]:
 
 PARTS: Mapping[str, Callable[[Plan, Path], dict[str, Any]]] = {
     "runs": measure_runs,
-    "lag": lambda plan, folder: measure_lag(plan.lag, folder),
+    "lag": measure_lag,
     "efficiency": measure_efficiency,
 }
 
@@ -420,12 +423,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     plan = QUICK if options.quick else Plan(options.policy)
     parts = options.parts or (("runs", "lag") if options.quick else tuple(PARTS))
-    saved = options.save
-    kept = (
-        json.loads(saved.read_text(encoding="utf-8"))
-        if saved is not None and saved.exists() and set(parts) != set(PARTS)
-        else {}
-    )
+    # Figures of a quick run and of a whole one never stand in one file.
+    is_partial = not options.quick and set(parts) != set(PARTS) and options.save is not None and options.save.exists()
+    kept = json.loads(options.save.read_text(encoding="utf-8")) if is_partial else {}
     result = report(plan, parts, kept)
     show(result)
     finish(result, options)

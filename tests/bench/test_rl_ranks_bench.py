@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isnan
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_differences_are_shares_of_values_above_one(tmp_path):
     two = write_metrics(tmp_path / "two", step1=0.25, step2=5.0)
     assert rl_ranks._difference(one, two) == 0.25  # 1 of 4, and .25 below 1
     assert rl_ranks._difference(one, write_metrics(tmp_path / "three", step1=0.5, step2=8.0), [1]) == 0.0
+    assert isnan(rl_ranks._difference(one, write_metrics(tmp_path / "four", step1=0.5, step2=float("nan"))))
     assert rl_ranks._count_updates(one) == 6 and rl_ranks._count_updates(one, [2]) == 3
 
 
@@ -43,7 +45,8 @@ def test_a_part_that_is_measured_again_leaves_the_others_as_they_were_kept(tmp_p
     rl_ranks.main(["--parts", "lag", "--save", str(path)])
     kept = json.loads(path.read_text(encoding="utf-8"))
     assert [kept[f"figure of {name}"] for name in rl_ranks.PARTS] == [1, 4, 3]
-    rl_ranks.main(["--quick"])
+    rl_ranks.main(["--quick", "--save", str(path)])
     assert measured[4:] == ["runs", "lag"]
+    assert "figure of efficiency" not in json.loads(path.read_text(encoding="utf-8")), "a whole run's"
     with pytest.raises(SystemExit):
         rl_ranks.main(["--parts", "all"])
