@@ -479,14 +479,13 @@ class BattleBatch(ArrayTeam):
         distance = np.sqrt(offset_x * offset_x + offset_y * offset_y)
         return self._available(self.health > 0, distance, self.x, self.y).transpose(2, 0, 1)
 
-    def nearest_enemies(self) -> tuple[Floats, Floats]:
-        """Returns the way from each agent to the nearest living enemy, as x and y, `[E, n]` each."""
+    def moves_by_enemies(self) -> tuple[Ints, Ints]:
+        """Returns the moves of each agent towards its nearest living enemy and away from it, `[E, n]` each."""
         agents = self._army.agents
         offset_x, offset_y = self.x[agents:] - self.x[:agents, None], self.y[agents:] - self.y[:agents, None]
-        squares = np.where(self.health[agents:] > 0, offset_x * offset_x + offset_y * offset_y, np.inf)
-        nearest = squares.argmin(1)[:, None]
-        to_x, to_y = (np.take_along_axis(offset, nearest, 1)[:, 0].T for offset in (offset_x, offset_y))
-        return to_x, to_y
+        distance = np.sqrt(offset_x * offset_x + offset_y * offset_y)
+        approach, retreat = _choose_moves(offset_x, offset_y, np.where(self.health[agents:] > 0, distance, np.inf))
+        return approach.T, retreat.T
 
     def copy_rows(self, batch: BattleBatch, rows: Ints) -> None:
         """Copies the state of these rows of another batch of the layout, `[E]`, into the rows of this one."""
@@ -563,11 +562,7 @@ def _focus_fire(batch: BattleBatch) -> Ints:
         fires = can_attack[agent].any(0) & (batch.cooldown[agent] < TICKS_PER_STEP * TICK_S) & ~army.heals[agent]
         volley = army.damage[agent, agents + best[agent]] * army.hits[agent]
         planned[best[agent], columns] += volley * fires
-    nearest = distance.argmin(1)[:, None]
-    to_x, to_y = (np.take_along_axis(offset, nearest, 1)[:, 0] for offset in (offset_x, offset_y))
-    is_level = np.abs(to_x) >= np.abs(to_y)
-    approach = np.where(is_level, np.where(to_x > 0, EAST, WEST), np.where(to_y > 0, NORTH, SOUTH))
-    retreat = np.where(is_level, np.where(to_x > 0, WEST, EAST), np.where(to_y > 0, SOUTH, NORTH))
+    approach, retreat = _choose_moves(offset_x, offset_y, distance)
     is_fighting = can_attack[~army.heals[:agents, 0]].any((0, 1)) | (batch.time >= PATIENCE_STEPS)
     attackers = (batch.target[agents:, None] == np.arange(agents)[:, None]) & alive[agents:, None]
     threat = (attackers * (army.damage[agents:, :agents] * army.hits[agents:, None])[..., None]).sum(0)
@@ -578,6 +573,21 @@ def _focus_fire(batch: BattleBatch) -> Ints:
     actions = np.where(is_hunted, retreat, actions)
     is_open = np.take_along_axis(available, actions[:, None], 1)[:, 0]
     return np.where(alive[:agents], np.where(is_open, actions, STOP), NO_OP).T
+
+
+def _choose_moves(offset_x: Floats, offset_y: Floats, distance: Floats) -> tuple[Ints, Ints]:
+    """Returns the moves of each agent towards its nearest enemy and away from it, `[n, E]` each.
+
+    Args:
+        offset_x, offset_y: from each agent to each enemy, `[n, enemies, E]`.
+        distance: the same; infinite to the dead.
+    """
+    nearest = distance.argmin(1)[:, None]
+    to_x, to_y = (np.take_along_axis(offset, nearest, 1)[:, 0] for offset in (offset_x, offset_y))
+    is_level = np.abs(to_x) >= np.abs(to_y)
+    approach = np.where(is_level, np.where(to_x > 0, EAST, WEST), np.where(to_y > 0, NORTH, SOUTH))
+    retreat = np.where(is_level, np.where(to_x > 0, WEST, EAST), np.where(to_y > 0, SOUTH, NORTH))
+    return approach, retreat
 
 
 def _line_up(batch: BattleBatch) -> Ints:

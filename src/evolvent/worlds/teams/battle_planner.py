@@ -10,30 +10,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from evolvent.worlds.teams.battle import (
-    ATTACK,
-    EAST,
-    NORTH,
-    SOUTH,
-    STOP,
-    WEST,
-    BattleBatch,
-    BattleWorld,
-    Bools,
-    Floats,
-    Ints,
-)
+from evolvent.worlds.teams.battle import ATTACK, STOP, BattleBatch, BattleWorld, Floats, Ints
 
 __all__ = ["BattlePlanner"]
 
-_TIE_SHARE = 1e-3  # of the health and shields that are left: it decides only between equal returns
+_EQUAL_RETURN = 1e-9  # returns that differ by less are equal
 
 
 class BattlePlanner:
     """Plans the actions of a team that knows the state and the rules of its world.
 
     The choices of a step: what the script does; all attack one enemy; one agent steps back; all step back, come closer
-    or stop. Whoever cannot follow a choice does what the script says. A step of E rows plays `E * K` battles to their
+    or stop. Whoever cannot follow a choice does what the script says. Of choices that pay alike, as all victories do,
+    the planner takes the one that leaves the most health and shields. A step of E rows plays `E * K` battles to their
     end, K = 4 + agents + enemies.
 
     Args:
@@ -49,8 +38,10 @@ class BattlePlanner:
         choices = self._list_choices(batch)
         num_rows, num_choices, agents = choices.shape
         imagined = self._imagine(batch, num_choices)
-        returns = self._play_out(imagined, choices.reshape(-1, agents))
-        best = returns.reshape(num_rows, num_choices).argmax(1)
+        outcomes = self._play_out(imagined, choices.reshape(-1, agents))
+        returns, remaining = (outcome.reshape(num_rows, num_choices) for outcome in outcomes)
+        is_best = returns >= returns.max(1, keepdims=True) - _EQUAL_RETURN
+        best = np.where(is_best, remaining, -1.0).argmax(1)
         actions: Ints = choices[np.arange(num_rows), best]
         return actions
 
@@ -58,10 +49,7 @@ class BattlePlanner:
         """Returns the choices `[E, K, n]`; the first is the script's."""
         army, agents = batch._army, batch._army.agents
         script, available = self._world.expert(batch), batch.available()
-        to_x, to_y = batch.nearest_enemies()
-        is_level = np.abs(to_x) >= np.abs(to_y)
-        back = np.where(is_level, np.where(to_x > 0, WEST, EAST), np.where(to_y > 0, SOUTH, NORTH))
-        closer = np.where(is_level, np.where(to_x > 0, EAST, WEST), np.where(to_y > 0, NORTH, SOUTH))
+        closer, back = batch.moves_by_enemies()
         fighters = ~army.heals[:agents, 0]
         attacks = [np.where(fighters, ATTACK + enemy, script) for enemy in range(army.enemies)]
         steps_back = [np.where(np.arange(agents) == agent, back, script) for agent in range(agents)]
@@ -76,15 +64,20 @@ class BattlePlanner:
         self._imagined.copy_rows(batch, np.repeat(np.arange(batch.size), copies))
         return self._imagined
 
-    def _play_out(self, imagined: BattleBatch, actions: Ints) -> Floats:
-        """Plays all rows to their end, first with these actions, then as the script does; returns what each paid."""
+    def _play_out(self, imagined: BattleBatch, actions: Ints) -> tuple[Floats, Floats]:
+        """Plays all rows to their end, first with these actions, then as the script does.
+
+        Returns:
+            (what each row paid, health and shields that its team had left), `[E]` each.
+        """
         agents = imagined._army.agents
-        returns, is_over = np.zeros(imagined.size), np.zeros(imagined.size, dtype=bool)
+        returns, remaining = np.zeros(imagined.size), np.zeros(imagined.size)
+        is_over = np.zeros(imagined.size, dtype=bool)
         while not is_over.all():
             reward, is_ended = imagined.step_unobserved(actions)
-            is_ending: Bools = is_ended & ~is_over
-            remaining = (imagined.health + imagined.shield)[:agents].sum(0)
-            returns += np.where(is_over, 0.0, reward) + np.where(is_ending, _TIE_SHARE * remaining, 0.0)
+            strength = (imagined.health + imagined.shield)[:agents].sum(0)
+            returns += np.where(is_over, 0.0, reward)
+            remaining = np.where(is_over, remaining, strength)
             is_over |= is_ended
             actions = self._world.expert(imagined)
-        return returns
+        return returns, remaining
