@@ -104,8 +104,8 @@ def train_grpo(
         config: further settings of GRPO and its family; it replaces iterations, tasks_per_iteration, group_size and
             temperature.
         train: further settings of the learner; it replaces lr.
-        parallel: the layout over torchrun's processes; None: each has a share of the data, and of every weight or, where
-            an adapter is trained, all weights.
+        parallel: the layout over torchrun's processes; None: each has a share of the data, and of every weight; or all
+            weights, where an adapter is trained.
         quiet: whether nothing is told.
     Returns:
         the trained policy, on every process; the one that was passed in is unchanged.
