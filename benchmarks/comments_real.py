@@ -197,13 +197,18 @@ def ask(plan: Plan, policy: Policy, split: str, count: int) -> tuple[list[tuple[
     asked = list(enumerate(_compositions(split)[:count], 1000))
 
     def complete(number: int, names: Sequence[str]) -> Job[tuple[str, str, bool]]:
-        opening = write_function(number, names, commented=True).partition("(xs):\n")[0] + "(xs):\n"
+        # Ends before the line break: tokenizers join it to the spaces that follow it.
+        opening = write_function(number, names, commented=True).partition("(xs):\n")[0] + "(xs):"
         ids = policy.tokenizer.encode(opening, add_special_tokens=False)
         seeds = (0,)
         ask = SampleAsk(None, ids, plan.max_tokens, dialect.stop_ids, ("return xs", "\n\n"), GREEDY, seeds)
         ((generation,),) = yield [ask]
         body = dialect.text(generation.ids.tolist()).partition("return xs")[0]
-        return f"{names[0]}-{names[1]}", names[0], read_calls(f"{opening}{body}\n    return xs\n") == list(names)
+        return (
+            f"{names[0]}-{names[1]}",
+            names[0],
+            read_calls(f"{opening}{body.rstrip()}\n    return xs\n") == list(names),
+        )
 
     outcomes = run_all_jobs((complete(number, names) for number, names in asked), engine)
     return outcomes, {"generated": engine.usage.generated, "computed": engine.usage.computed}

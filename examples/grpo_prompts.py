@@ -20,7 +20,7 @@ def brief(completion):
     return 1 / (1 + len(completion.split()))
 
 
-def share_of_colors(completion, answer):
+def share_on_topic(completion, answer):
     return sum(word in answer.split() for word in completion.split()) / 4
 
 
@@ -29,7 +29,8 @@ if model:
     rows = [{"prompt": f"What is {a} * {b}?", "answer": a * b} for a in range(11, 31) for b in range(11, 31)]
     rewards, tools, settings = ["number", (brief, 0.1)], [calculate], {"iterations": 20}
 else:
-    numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-    rows = [{"prompt": f"name {number} colors", "answer": "red green blue black white"} for number in numbers]
-    rewards, tools, settings = [share_of_colors], [], {"iterations": 8, "max_tokens": 4}
+    topics = {"colors": "red green blue black white", "animals": "cat dog cow horse sheep"}
+    things = ["hat", "car", "wall", "door", "kite", "boat", "flag", "lamp", "shirt", "chair", "fence", "cup"]
+    rows = [{"prompt": f"{thing}: say only {topic}", "answer": topics[topic]} for topic in topics for thing in things]
+    rewards, tools, settings = [share_on_topic], [], {"iterations": 12, "max_tokens": 4}
 policy = ev.train_grpo(model or "xs", data or rows, rewards, tools=tools, folder="runs/grpo-prompts", **settings)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A newcomer's path: from an empty folder, by the README's commands alone, to a world of one's own, a trained agent and a
-# table that compares it with chance. Under two CPU-minutes, with the installation of wheels that are at hand.
+# From an empty folder to an installed library, a new world, a trained agent and a table that compares the agent with
+# chance. Takes under two CPU-minutes, with the installation of wheels that are at hand.
 #     bash examples/newcomer.sh FOLDER      (FOLDER must be empty or not there; EVOLVENT names another checkout)
 set -euo pipefail
 
@@ -19,23 +19,18 @@ python3 -m venv .venv
 PATH="$PWD/.venv/bin:$PATH"
 evolvent doctor
 
-say "a new world: the README's, in a file of one's own"
-python - "$SOURCE/README.md" <<'PY'
-import re, sys
-text = open(sys.argv[1], encoding="utf-8").read()
-block = next(one for one in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) if "class Guess" in one)
-open("own_world.py", "w", encoding="utf-8").write(block)
-PY
+say "a new world, in a file of its own"
+cp "$SOURCE/examples/own_world.py" .
 python own_world.py > own_world.txt
 head -n 3 own_world.txt
 
-say "what experts do, kept"
+say "demonstrations of experts"
 evolvent collect --agent expert --to runs/shown
 
 say "an agent that imitates them"
 evolvent train sft runs/shown --to runs/sft --train.tokens 60000
 
-say "the agent and chance on the test panels"
+say "the agent and random play on the test panels"
 evolvent bench agent-eval --agent policy --policy runs/sft --worlds crafting,lookup --limit 50 --sheet mine.json --to runs/mine
 evolvent bench agent-eval --agent random --worlds crafting,lookup --limit 50 --sheet chance.json --to runs/chance
 

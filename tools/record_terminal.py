@@ -3,7 +3,8 @@
     python tools/record_terminal.py FOLDER OUT.svg COMMAND ...
 
 Each command runs in a pseudo-terminal in FOLDER, in the order given; pauses are cut to a second. The picture is plain
-SVG with CSS, without scripts: pages that show it as an image play it. It needs `pip install pyte`.
+SVG with CSS, without scripts: pages that show it as an image play it. It begins with the last screen, which is all that
+pages without animation show. It needs `pip install pyte`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from xml.sax.saxutils import escape
 import pyte
 
 COLUMNS, ROWS = 96, 24
-MAX_PAUSE_S, FRAME_S, END_S, KEY_S = 1.0, 0.12, 5.0, 0.03
+MAX_PAUSE_S, FRAME_S, START_S, END_S, KEY_S = 1.0, 0.12, 2.0, 4.0, 0.03
 CHARACTER_PX, LINE_PX, MARGIN_PX = 8.43, 19, 14
 COLORS = {
     "default": "#d4d7dd",
@@ -77,7 +78,7 @@ def record(folder: Path, commands: Sequence[str]) -> list[Frame]:
             stream.feed(output)
         show(2.0)
     frames[-1] = Frame(frames[-1].rows, frames[-1].seconds + END_S)
-    return frames
+    return [Frame(frames[-1].rows, START_S), *frames]
 
 
 def _run(folder: Path, command: str) -> Iterator[tuple[bytes, float]]:

@@ -91,8 +91,8 @@ class ChainPlan:
     copies: int = 40
     shown: float = 0.1
     base_tokens: int = 150_000
-    iterations: int = 1000
-    tuned_iterations: int = 300
+    iterations: int = 300
+    tuned_iterations: int = 100
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3)
     tuned: int = 8
     development: int = 100

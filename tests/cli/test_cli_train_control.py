@@ -27,7 +27,7 @@ def printed(command, words: list[str]) -> str:
 def test_a_run_is_trained_resumed_and_measured(tmp_path, capsys):
     folder = tmp_path / "run"
     first = printed(run, ["rl", "--method", "ppo", "--worlds", WORLD, "--to", str(folder), *SMALL])
-    assert "1200 train, 100 dev, 200 test seeds" in first and "practise, 2/2 iterations" in first
+    assert "1200 train, 100 dev, 200 test seeds" in first and "training, 2/2 iterations" in first
     record = json.loads((folder / "run.json").read_text())
     assert (record["method"], record["state"], record["config"]["policy"]) == ("ppo", "finished", "mlp")
     page = (folder / "report.html").read_text()
@@ -47,7 +47,7 @@ def test_a_run_is_trained_resumed_and_measured(tmp_path, capsys):
         (line,) = capsys.readouterr().err.splitlines()
         assert "is a policy over numbers: it reads and writes no text (measure it with evolvent eval" in line, verb
     further = printed(run, ["ppo", "--worlds", WORLD, "--policy", str(folder), "--to", str(tmp_path / "more"), *SMALL])
-    assert "practise, 2/2 iterations" in further
+    assert "training, 2/2 iterations" in further
 
 
 @pytest.mark.parametrize(

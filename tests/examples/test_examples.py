@@ -70,9 +70,9 @@ def test_a_page_shows_the_file(name, page):
 def test_grpo_prompts(tmp_path):
     run("grpo_prompts", tmp_path)
     told = (tmp_path / ".err-0").read_text(encoding="utf-8").splitlines()
-    assert told[0] == "prompts: 8 train, 2 dev, 2 test rows; rewards share_of_colors x 1"
-    assert [line.split(":")[0] for line in told[1:9]] == [f"iteration {number}/8" for number in range(1, 9)]
-    before, after = re.findall(r"mean return ([\d.]+) before, ([\d.]+) after", told[9])[0]
+    assert told[0] == "prompts: 20 train, 2 dev, 2 test rows; rewards share_on_topic x 1"
+    assert [line.split(":")[0] for line in told[1:13]] == [f"iteration {number}/12" for number in range(1, 13)]
+    before, after = re.findall(r"mean return ([\d.]+) before, ([\d.]+) after", told[13])[0]
     assert float(after) > float(before) + 0.3
-    assert told[10].startswith("It is learning")
+    assert told[14].startswith("It is learning")
     assert load_policy(tmp_path / "runs" / "grpo-prompts" / "model").version > 0

@@ -36,7 +36,7 @@ _UNITS = {
     "search": "searches",
     "label": "labellings",
 }
-_LINE_INTERVAL_S = 60.0  # where there is no terminal, a practice says so often how far it is
+_LINE_INTERVAL_S = 60.0  # between two lines of RL training where there is no terminal
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,8 @@ class ProgressBackend(Generic[P]):
         self._verbs, self._progress = backend, progress
 
     def _begin_stage(self, stage: RunStage, size: int | None) -> None:
-        self._progress.begin(stage.verb, f"{stage.arm} round {stage.round} {stage.verb}", size)
+        label = f"{stage.arm} training" if stage.verb == "practise" else f"{stage.arm} round {stage.round} {stage.verb}"
+        self._progress.begin(stage.verb, label, size)
 
     def _with_progress_log(self, stage: RunStage) -> RunStage:
         def log_and_report(values: Mapping[str, Any]) -> None:
