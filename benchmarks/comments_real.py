@@ -89,7 +89,7 @@ class Plan:
         panel: functions that are asked. tuned_panel: on dev. tuned_passes: of a rate that is tried.
     """
 
-    pretrained: Pretrained = field(default_factory=lambda: Pretrained(rank=16, context=512))
+    pretrained: Pretrained = field(default_factory=lambda: Pretrained(rank=16, context=512, batch_tokens=512))
     sources: int = 450
     low: int = 150
     passes: int = 2
@@ -98,7 +98,7 @@ class Plan:
     panel: int = 100
     tuned_panel: int = 40
     max_tokens: int = 48
-    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
+    rates: tuple[float, ...] = (6e-4, 2e-3, 6e-3, 2e-2)
     development: int = 100
 
 

@@ -385,18 +385,38 @@ def _render(paragraphs: list[str]) -> list[str]:
 
 
 def _settings_table(config: type[BaseModel]) -> list[str]:
-    """Returns a table of the settings that are the method's own; groups are named and not unfolded."""
-    groups = {name: field.description or "" for name, field in config.model_fields.items()}
-    lines, unfolded = ["| setting | default | meaning |", "|---|---|---|"], set()
+    """Returns a table of the settings that are the method's own; of a group it names the settings."""
+    descriptions = {name: field.description or "" for name, field in config.model_fields.items()}
+    groups: dict[str, list[str]] = {}
+    lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
     for setting in list_settings(config):
         group, _, inner = setting.path.partition(".")
         if not inner:
-            default = f"`{setting.default}`" if setting.default != "required" else "required"
-            lines.append(f"| `{group}` | {default.replace('|', chr(92) + '|')} | {_escape(setting.description)} |")
-        elif group not in unfolded:
-            unfolded.add(group)
-            lines.append(f"| `{group}.*` | | {_escape(groups[group])} |")
+            default = "required" if setting.default == "required" else f"`{_unquote(setting.default)}`"
+            values = _format_values(setting.type)
+            lines.append(f"| `{group}` | {' | '.join(map(_escape, (values, default, setting.description)))} |")
+        else:
+            if group not in groups:
+                lines.append(f"| `{group}.*` | | | ")  # ends when the group is known
+            groups.setdefault(group, []).append(f"`{inner}`")
+    for group, names in groups.items():
+        row = f"| `{group}.*` | | | "
+        lines[lines.index(row)] = f"{row}{_escape(descriptions[group])}: {', '.join(names)} |"
     return lines
+
+
+def _format_values(type_text: str) -> str:
+    """Returns a setting's type with its listed values as code.
+
+    >>> _format_values("'mat' or 'mappo'")
+    '`mat`, `mappo`'
+    """
+    return re.sub(r"'([^']*)'", r"`\1`", type_text).replace(" or ", ", ")
+
+
+def _unquote(default: str) -> str:
+    """Returns a default as the command line takes it: text without quotation marks."""
+    return default[1:-1] if default.startswith('"') and default.count('"') == 2 else default
 
 
 def _escape(text: str) -> str:

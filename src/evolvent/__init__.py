@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from evolvent import agents, engine, methods, search, store, worlds
     from evolvent.agents.language import LanguageAgent
     from evolvent.agents.plain import Expert, Random, Script
+    from evolvent.cli.setup.registry import load_world
     from evolvent.config import Config
     from evolvent.engine.asks import SampleAsk, Sampling
     from evolvent.engine.driver import run_jobs
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "agents.language": ("LanguageAgent",),
     "agents.plain": ("Expert", "Random", "Script"),
+    "cli.setup.registry": ("load_world",),
     "config": ("Config",),
     "engine.asks": ("SampleAsk", "Sampling"),
     "engine.driver": ("run_jobs",),
@@ -112,6 +114,7 @@ __all__ = [
     "engine",
     "evaluate",
     "load_policy",
+    "load_world",
     "local_run",
     "make_policy",
     "methods",

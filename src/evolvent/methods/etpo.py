@@ -55,15 +55,25 @@ __all__ = ["PUBLISHED", "ETPOConfig", "Networks", "etpo"]
 class ETPOConfig(Config):
     """Settings of ETPO."""
 
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
-    beta: float = Field(default=0.3, gt=0, description="how strongly the policy is held to the reference")
-    polyak: float = Field(default=0.5, ge=0, lt=1, description="share of the target network that an update keeps")
-    gae_lambda: float = Field(
-        default=0.95, ge=0, le=1, description="how far what came of an action reaches back; 0: one step"
+    gamma: float = Field(default=0.99, ge=0, le=1, description="Discount between actions.")
+    beta: float = Field(
+        default=0.3,
+        gt=0,
+        description="Coefficient of the KL to the reference in the value of each token; larger: closer to it.",
     )
-    token_lambda: float = Field(default=0.95, ge=0, le=1, description="the same inside an action; 0: one token")
-    huber: float | None = Field(default=None, gt=0, description="errors of Q beyond it count linearly; none: none do")
-    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
+    polyak: float = Field(
+        default=0.5, ge=0, lt=1, description="Share of the target network's old weights that an update keeps."
+    )
+    gae_lambda: float = Field(
+        default=0.95, ge=0, le=1, description="Lambda of the backup between actions; 0: one step."
+    )
+    token_lambda: float = Field(
+        default=0.95, ge=0, le=1, description="Lambda of the backup inside an action; 0: one token."
+    )
+    huber: float | None = Field(
+        default=None, gt=0, description="Threshold of the Huber loss of Q; none: squared error."
+    )
+    practice: RLConfig = Field(default_factory=RLConfig, description="Settings of rollouts and updates.")
 
 
 PUBLISHED: Mapping[str, object] = {

@@ -86,18 +86,49 @@ def find_loss(name: str) -> Preset:
 class GRPOConfig(ImportanceCorrection):
     """Settings of GRPO and its family; None: the value of the kind."""
 
-    kind: Annotated[str, Choice(loss_names)] = Field(default="grpo", description="which of the family")
-    kl: float | None = Field(default=None, ge=0, description="coefficient of the divergence from the first policy")
-    clip_range: float | None = Field(default=None, gt=0, description="lower clip of the ratio; of cispo, of the weight")
-    clip_high: float | None = Field(default=None, gt=0, description="upper clip of the ratio; of cispo, of the weight")
-    length: int | None = Field(default=None, ge=1, description="what dr_grpo divides a sequence's sum by")
-    entropy_coef: float = Field(default=0.0, ge=0, description="coefficient of an entropy bonus")
-    target_kl: float | None = Field(default=None, gt=0, description="divergence that ends an iteration's passes")
-    drop_equal: bool | None = Field(default=None, description="leave out groups whose episodes all earned the same")
-    refill: int = Field(default=0, ge=0, description="times that dropped groups are played for again, at most (DAPO)")
-    overlong: int = Field(default=0, ge=0, description="tokens before the limit where a penalty begins (DAPO); 0: none")
-    overlong_limit: int = Field(default=256, ge=1, description="written tokens of an episode at which it is -1")
-    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
+    kind: Annotated[str, Choice(loss_names)] = Field(
+        default="grpo", description="Loss of the family; it sets the defaults of the settings below."
+    )
+    kl: float | None = Field(
+        default=None,
+        ge=0,
+        description="Coefficient of the KL to the policy at the start; grpo: 0.04. Raise it if replies degenerate.",
+    )
+    clip_range: float | None = Field(
+        default=None, gt=0, description="Lower clip of the probability ratio (cispo: of its weight); most kinds: 0.2."
+    )
+    clip_high: float | None = Field(
+        default=None,
+        gt=0,
+        description="Upper clip of the ratio (cispo: of its weight); dapo: 0.28, else as the lower one.",
+    )
+    length: int | None = Field(
+        default=None, ge=1, description="Constant number of tokens by which dr_grpo divides the sum over a sequence."
+    )
+    entropy_coef: float = Field(
+        default=0.0, ge=0, description="Coefficient of the entropy bonus; raise it if replies become equal too early."
+    )
+    target_kl: float | None = Field(
+        default=None, gt=0, description="KL from the sampling policy at which an iteration stops updating; none: never."
+    )
+    drop_equal: bool | None = Field(
+        default=None,
+        description="Leaves out groups whose episodes earned equal rewards, which give no gradient; dapo: true.",
+    )
+    refill: int = Field(
+        default=0,
+        ge=0,
+        description="Largest number of times that tasks are drawn again to replace dropped groups (DAPO).",
+    )
+    overlong: int = Field(
+        default=0,
+        ge=0,
+        description="Number of tokens before `overlong_limit` at which a length penalty begins (DAPO); 0: no penalty.",
+    )
+    overlong_limit: int = Field(
+        default=256, ge=1, description="Number of written tokens of an episode at which the length penalty reaches -1."
+    )
+    practice: RLConfig = Field(default_factory=RLConfig, description="Settings of rollouts and updates.")
 
     @model_validator(mode="after")
     def _check_effects(self) -> GRPOConfig:

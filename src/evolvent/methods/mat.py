@@ -47,18 +47,22 @@ class MATConfig(Config):
     """Settings of MAT and of its comparisons."""
 
     kind: Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"] = Field(
-        default="mat", description="the network, and how it is updated"
+        default="mat", description="Network and update rule."
     )
-    width: int = Field(default=64, ge=2, description="of the network")
-    heads: int = Field(default=1, ge=1, description="of its attention")
-    blocks: int = Field(default=1, ge=1, description="of its trunks")
-    share: bool = Field(default=False, description="one actor for all agents (mat_dec, happo)")
-    rows: int = Field(default=40, ge=1, description="episodes that are played side by side")
-    steps: int = Field(default=100, ge=1, description="decisions of each row in a rollout")
-    decisions: int = Field(default=10_000_000, ge=1, description="decisions of all rows together")
-    keep_every: int = Field(default=10, ge=1, description="rollouts between two states that can be taken up again")
-    update: TeamUpdateConfig = Field(default=TeamUpdateConfig(), description="how a rollout is learned from")
-    seed: int = Field(default=0, ge=0, description="of everything random")
+    width: int = Field(default=64, ge=2, description="Width of the network.")
+    heads: int = Field(default=1, ge=1, description="Number of attention heads.")
+    blocks: int = Field(default=1, ge=1, description="Number of blocks of encoder and decoder.")
+    share: bool = Field(default=False, description="Shares one actor among all agents (mat_dec, happo).")
+    rows: int = Field(default=40, ge=1, description="Number of episodes that are played side by side.")
+    steps: int = Field(
+        default=100, ge=1, description="Number of team decisions of each of these episodes in a rollout."
+    )
+    decisions: int = Field(
+        default=10_000_000, ge=1, description="Number of team decisions of the whole training, over all episodes."
+    )
+    keep_every: int = Field(default=10, ge=1, description="Number of rollouts between two checkpoints.")
+    update: TeamUpdateConfig = Field(default=TeamUpdateConfig(), description="Settings of the update.")
+    seed: int = Field(default=0, ge=0, description="Seed of weights, episodes and minibatches.")
 
     @model_validator(mode="after")
     def _check_combination(self) -> MATConfig:

@@ -24,7 +24,12 @@ __all__ = ["NTPOConfig", "ntpo"]
 class NTPOConfig(POADConfig):
     """Settings of NTPO: those of POAD, with an inner discount that defaults to the outer one."""
 
-    token_gamma: float = Field(default=0.99, ge=0, le=1, description="discount between tokens; not given: gamma")
+    token_gamma: float = Field(
+        default=0.99,
+        ge=0,
+        le=1,
+        description="Discount between the tokens of an action; not given: gamma, as NTPO has it.",
+    )
 
     @model_validator(mode="before")
     @classmethod

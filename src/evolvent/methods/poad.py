@@ -38,16 +38,22 @@ __all__ = ["POADConfig", "estimate_advantages", "poad"]
 class POADConfig(ImportanceCorrection):
     """Settings of POAD."""
 
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="lambda between actions")
-    token_gamma: float = Field(default=1.0, ge=0, le=1, description="discount between the tokens of an action")
-    token_lambda: float = Field(default=0.95, ge=0, le=1, description="lambda between the tokens of an action")
-    clip_range: float = Field(default=0.2, gt=0, description="of a token's ratio, and of values")
-    entropy_coef: float = Field(default=1e-4, ge=0, description="coefficient of the entropy bonus")
-    value_coef: float = Field(default=0.5, gt=0, description="coefficient of the value loss, on a shared trunk")
-    target_kl: float | None = Field(default=0.02, gt=0, description="divergence that ends an iteration's passes")
-    whiten: bool = Field(default=True, description="advantages to mean 0 and variance 1 over an iteration")
-    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
+    gamma: float = Field(default=0.99, ge=0, le=1, description="Discount between actions.")
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="Lambda between actions.")
+    token_gamma: float = Field(
+        default=1.0, ge=0, le=1, description="Discount between the tokens of an action; 1 is the paper's decomposition."
+    )
+    token_lambda: float = Field(default=0.95, ge=0, le=1, description="Lambda between the tokens of an action.")
+    clip_range: float = Field(default=0.2, gt=0, description="Clip range of a token's probability ratio and of values.")
+    entropy_coef: float = Field(default=1e-4, ge=0, description="Coefficient of the entropy bonus.")
+    value_coef: float = Field(
+        default=0.5, gt=0, description="Coefficient of the value loss where the critic shares the policy's trunk."
+    )
+    target_kl: float | None = Field(
+        default=0.02, gt=0, description="KL from the sampling policy at which an iteration stops updating; none: never."
+    )
+    whiten: bool = Field(default=True, description="Normalizes advantages to mean 0 and variance 1 over an iteration.")
+    practice: RLConfig = Field(default_factory=RLConfig, description="Settings of rollouts and updates.")
 
 
 def estimate_advantages(rollout: ScoredRollout, config: POADConfig) -> Advantages:

@@ -46,21 +46,32 @@ __all__ = ["TOKEN", "PPOConfig", "build_objective", "build_preset", "ppo"]
 class PPOConfig(ImportanceCorrection):
     """Settings of PPO."""
 
-    level: Literal["token", "action", "listed"] = Field(default="action", description="what a decision is")
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="of generalized advantage estimation")
-    clip_range: float = Field(default=0.2, gt=0, description="of the ratio, and of values")
-    clip_high: float | None = Field(default=None, gt=0, description="the ratio's upper clip; none: the same")
-    entropy_coef: float = Field(default=1e-2, ge=0, description="coefficient of the entropy bonus")
-    value_coef: float = Field(default=0.5, gt=0, description="coefficient of the value loss, on a shared trunk")
-    target_kl: float | None = Field(default=0.02, gt=0, description="divergence that ends an iteration's passes")
-    kl: float = Field(default=0.0, ge=0, description="times log pi - log reference is taken off every token's reward")
-    whiten: bool = Field(default=True, description="advantages to mean 0 and variance 1 over an iteration")
+    level: Literal["token", "action", "listed"] = Field(
+        default="action",
+        description="Unit of a decision: a token, a whole action, or an action chosen from the world's list (TWOSOME).",
+    )
+    gamma: float = Field(default=0.99, ge=0, le=1, description="Discount between actions.")
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="Lambda of generalized advantage estimation.")
+    clip_range: float = Field(default=0.2, gt=0, description="Clip range of the probability ratio and of values.")
+    clip_high: float | None = Field(default=None, gt=0, description="Upper clip of the ratio; none: as `clip_range`.")
+    entropy_coef: float = Field(default=1e-2, ge=0, description="Coefficient of the entropy bonus.")
+    value_coef: float = Field(
+        default=0.5, gt=0, description="Coefficient of the value loss where the critic shares the policy's trunk."
+    )
+    target_kl: float | None = Field(
+        default=0.02, gt=0, description="KL from the sampling policy at which an iteration stops updating; none: never."
+    )
+    kl: float = Field(
+        default=0.0,
+        ge=0,
+        description="Coefficient of log pi - log reference, subtracted from the reward of each token.",
+    )
+    whiten: bool = Field(default=True, description="Normalizes advantages to mean 0 and variance 1 over an iteration.")
     normalization: Literal["words", "tokens", "sum"] = Field(
         default="words",
-        description="divides the log-probability of a listed action: by its words, by its tokens, or not",
+        description="Divisor of a listed action's log-probability: its words, its tokens, or 1 (sum).",
     )
-    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
+    practice: RLConfig = Field(default_factory=RLConfig, description="Settings of rollouts and updates.")
 
     @model_validator(mode="after")
     def _check_listed(self) -> PPOConfig:

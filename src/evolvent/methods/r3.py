@@ -56,19 +56,34 @@ __all__ = ["R3Config", "build_preset", "outcome_rewards", "r3"]
 class R3Config(Config):
     """Settings of R3."""
 
-    kind: Literal["mixed", "staged", "adaptive", "outcome"] = Field(default="mixed", description="the curriculum")
-    stages: int = Field(default=6, ge=0, description="states on the way of a demonstration (M)")
-    at: CutPlacement = Field(default="uniform", description="where demonstrations are cut")
-    whole: float = Field(default=0.0, ge=0, le=1, description="least share of mixed starts at the beginning")
-    threshold: float = Field(default=0.5, gt=0, le=1, description="mean score at which adaptive shows less")
-    partial: float = Field(default=0.2, ge=0, lt=1, description="reward of an answer that is wrong")
-    kl: float = Field(default=0.05, ge=0, description="times log pi - log reference is taken off every token's reward")
-    gamma: float = Field(default=1.0, ge=0, le=1, description="discount between actions")
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="of generalised advantage estimation")
-    clip_range: float = Field(default=0.2, gt=0, description="of the ratio, and of values")
-    value_coef: float = Field(default=5.0, gt=0, description="coefficient of the value loss, on a shared trunk")
+    kind: Literal["mixed", "staged", "adaptive", "outcome"] = Field(
+        default="mixed",
+        description="Curriculum: all starts at once, stage by stage, adaptive by task, or the beginning alone.",
+    )
+    stages: int = Field(
+        default=6, ge=0, description="Number of intermediate states of a demonstration at which episodes may start (M)."
+    )
+    at: CutPlacement = Field(
+        default="uniform", description="Positions at which demonstrations are cut: any token, ends of spans, or steps."
+    )
+    whole: float = Field(default=0.0, ge=0, le=1, description="Least share of mixed starts at the beginning.")
+    threshold: float = Field(
+        default=0.5, gt=0, le=1, description="Mean score from which `adaptive` reveals less of a demonstration."
+    )
+    partial: float = Field(default=0.2, ge=0, lt=1, description="Reward of a wrong answer that could be read.")
+    kl: float = Field(
+        default=0.05,
+        ge=0,
+        description="Coefficient of log pi - log reference, subtracted from the reward of each token.",
+    )
+    gamma: float = Field(default=1.0, ge=0, le=1, description="Discount between actions.")
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="Lambda of generalized advantage estimation.")
+    clip_range: float = Field(default=0.2, gt=0, description="Clip range of the probability ratio and of values.")
+    value_coef: float = Field(
+        default=5.0, gt=0, description="Coefficient of the value loss where the critic shares the policy's trunk."
+    )
     practice: RLConfig = Field(
-        default_factory=lambda: RLConfig(ppo_epochs=2, group_size=1), description="playing and improving"
+        default_factory=lambda: RLConfig(ppo_epochs=2, group_size=1), description="Settings of rollouts and updates."
     )
 
     @model_validator(mode="after")

@@ -145,9 +145,10 @@ class ImportanceCorrection(Config):
     """Settings of a method whose surrogate can be reweighted for a sampler that differs from the old policy."""
 
     importance_correction: Literal["none", "truncated", "masked", "sequence_truncated", "sequence_masked"] = Field(
-        default="none", description="weights against a sampler that differs: of tokens, or of sequences as wholes"
+        default="none",
+        description="Corrects for samples of another policy than the learner's, by token or sequence.",
     )
-    max_importance_weight: float = Field(default=2.0, gt=0, description="largest such weight")
+    max_importance_weight: float = Field(default=2.0, gt=0, description="Largest importance weight of the correction.")
 
     def importance_weights(self, level: Literal["part", "sequence"] = "part") -> ImportanceWeights | None:
         """Returns the settings as a loss takes them; None without correction.

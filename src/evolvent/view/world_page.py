@@ -82,8 +82,9 @@ def _format_properties(profile: WorldProfile) -> str:
         ("forks", _format_bool(profile.is_forkable, "a search can copy a running episode")),
         ("renames", _format_bool(profile.supports_renaming, "a task can be restated under other names")),
         ("rationales", _format_bool(profile.supports_rationales, "the expert gives a thought for each action")),
-        ("runs in a thread", _format_bool(profile.run_in_thread, "a step may be slow")),
     ]
+    if profile.run_in_thread:
+        rows.append(("runs in a thread", "yes: a step may be slow"))
     if profile.chance:
         rows.append(("success of guessing", format_percent(profile.chance)))
     return format_table(("property", "value"), rows)
@@ -159,7 +160,7 @@ def _format_score(score: Score | None) -> str:
         return ""
     if score.raw is None:
         return "A step without a reward leaves the episode without a score."
-    unit = "" if score.unit is None else f" ({score.unit:g} on the scale from 0 to 1)"
+    unit = "" if score.unit in (None, score.raw) else f" ({score.unit:g} on the scale from 0 to 1)"
     return f"The episode scores {score.raw:g}{unit} and counts as {'a success' if score.success else 'a failure'}."
 
 
@@ -268,7 +269,7 @@ def _format_usage(profile: WorldProfile, load_name: str, options: str) -> Iterat
         yield f"Names with options: {escape_markdown(options, 400)}."
     commands = [f"evolvent worlds {verb} {argument}" for verb in ("show", "play")]
     yield _fence("\n".join([*commands, f"evolvent worlds page {argument} --to page.md"]), language="sh")
-    lines = ["from evolvent.cli.setup.registry import load_world", "", f"world = load_world({json.dumps(load_name)})"]
+    lines = ["import evolvent as ev", "", f"world = ev.load_world({json.dumps(load_name)})"]
     if profile.example is not None:
         split, tier = json.dumps(profile.example.split), json.dumps(profile.example.tier)
         lines += [
