@@ -133,6 +133,15 @@ def write_function(number: int, names: Sequence[str], *, commented: bool = False
     return f"{heading}def task_{number}(xs):\n{body}    return xs\n"
 
 
+def write_opening(number: int, names: Sequence[str]) -> str:
+    """Returns what is asked: the comments of a function and its first line.
+
+    It ends before the line break, which tokenizers join to the spaces that follow it: after a line break alone a model
+    continues a text that it never saw, and leaves the indentation out.
+    """
+    return write_function(number, names, commented=True).partition("(xs):\n")[0] + "(xs):"
+
+
 def build_corpus(plan: Plan, seed: int) -> list[Source]:
     """Returns the sources of a seed: functions over the library, and tables of numbers of low value."""
     rng = sample_rng("corpus", seed)
@@ -197,8 +206,7 @@ def ask(plan: Plan, policy: Policy, split: str, count: int) -> tuple[list[tuple[
     asked = list(enumerate(_compositions(split)[:count], 1000))
 
     def complete(number: int, names: Sequence[str]) -> Job[tuple[str, str, bool]]:
-        # Ends before the line break: tokenizers join it to the spaces that follow it.
-        opening = write_function(number, names, commented=True).partition("(xs):\n")[0] + "(xs):"
+        opening = write_opening(number, names)
         ids = policy.tokenizer.encode(opening, add_special_tokens=False)
         seeds = (0,)
         ask = SampleAsk(None, ids, plan.max_tokens, dialect.stop_ids, ("return xs", "\n\n"), GREEDY, seeds)

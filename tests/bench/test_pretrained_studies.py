@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tokenizers
 
 from benchmarks import comments_real, hammer_real, p3_real, trad_real
 from benchmarks.pretrained import describe_plan, plan_digest
@@ -164,6 +165,19 @@ def test_one_seed_gives_figures_without_intervals(tmp_path):
 def test_the_auc_counts_pairs():
     assert p3_real.measure_auc([0.9, 0.4, 0.5, 0.1], [True, True, False, False]) == 0.75
     assert p3_real.measure_auc([1.0, 1.0], [True, False]) == 0.5
+
+
+def test_the_question_begins_as_the_learned_text_in_tokens():
+    """Byte-level tokenizers make one token of a line break and the spaces after it; a question may not cut it."""
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    corpus = [comments_real.write_function(number, ["torka", "osket"], commented=True) for number in range(40)]
+    tokenizer.train_from_iterator(corpus, vocab_size=400, min_frequency=2)
+    learned = tokenizer.encode(comments_real.write_function(7, ["torka", "osket"], commented=True)).ids
+    opening = comments_real.write_opening(7, ["torka", "osket"])
+    asked = tokenizer.encode(opening).ids
+    assert learned[: len(asked)] == asked and tokenizer.decode(learned[len(asked) :]).startswith("\n    xs = vel.torka")
+    cut = tokenizer.encode(opening + "\n").ids
+    assert learned[: len(cut)] != cut, "the tokenizer of this test joins them, too"
 
 
 def test_the_corpus_of_an_invented_library(tmp_path):
