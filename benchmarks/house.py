@@ -1,7 +1,7 @@
 """Figures of the house: how far the code's language is from the field's, and how many files a reader goes through.
 
 Language: local names that say nothing, functions named by a bare participle, docstrings that open with a verb or with
-a question word, switched-off formatting, modules that one neighbour alone imports. Reading: the files and functions of
+a question word, switched-off formatting, modules that one neighbor alone imports. Reading: the files and functions of
 the package that one GRPO iteration enters (rollout, scores, advantages, update), and the files between an observation
 and the loss (one episode collected, one fit), both traced with `sys.setprofile`. Weight: files below
 `benchmarks/results`.

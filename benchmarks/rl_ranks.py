@@ -266,7 +266,7 @@ def make_worlds() -> dict[str, ev.World]:
 def _practise(
     folder: Path, policy: Policy, players: PlayerPool, *, plan: LagPlan, lag: int, pause_s: float
 ) -> tuple[float, ...]:
-    """Practises; returns its wall time and the median seconds of playing and of learning."""
+    """Practices; returns its wall time and the median seconds of playing and of learning."""
     config = RLConfig(
         iterations=plan.iterations,
         tasks_per_iteration=plan.episodes // 4,

@@ -5,7 +5,7 @@
 
 Search can only help where a policy is sometimes right and sometimes wrong. `BASES` has one recipe for each task: a
 world, how many of its tasks are demonstrated, a model, and how long it imitates. They were found on development seed
-100. A seed decides on initialisation and order, not on the tasks. A policy is made once and kept under FOLDER/runs, so
+100. A seed decides on initialization and order, not on the tasks. A policy is made once and kept under FOLDER/runs, so
 that all benchmarks of a folder begin with the same weights.
 
 The table says what a policy does and what it could do: success of greedy decoding, and pass@k of samples at temperature
@@ -187,7 +187,7 @@ def _recipe(task: str, bases: Mapping[str, Base]) -> Base:
 
 
 def world_of(task: str, *, bases: Mapping[str, Base] = BASES) -> World:
-    """The world of a task, with room for what is shown, practised on and held out.
+    """The world of a task, with room for what is shown, practiced on and held out.
 
     Raises:
         ConfigError: an unknown task.

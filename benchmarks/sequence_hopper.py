@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 
 class Search:
-    """A linear policy over standardised observations, and what was seen so far to standardise with."""
+    """A linear policy over standardized observations, and what was seen so far to standardise with."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)

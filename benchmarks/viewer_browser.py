@@ -114,7 +114,7 @@ class Tab:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def shape(self, width: int, height: int, *, dark: bool = False) -> None:
-        """The size of the window in pixels, and the colours that the system prefers."""
+        """The size of the window in pixels, and the colors that the system prefers."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])

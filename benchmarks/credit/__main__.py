@@ -12,7 +12,7 @@ the curve is its rate for all other seeds. POAD with other discounts inside an a
 
 What is compared is the area under the curve of practice (success; the mean return in datasci) over environment steps,
 the steps until three iterations on average reach a threshold, and two panels at the end, greedily: held-out tasks like
-those of practice, and tasks whose noun (kitchen, household) or data set (datasci) was never practised or imitated.
+those of practice, and tasks whose noun (kitchen, household) or data set (datasci) was never practiced or imitated.
 Tokens generated, computed and learned stand beside each figure. `one_start` says in how many seeds a method began with
 POAD's very weights: on another processor the same start is another draw, equal in all but rounding.
 

@@ -52,7 +52,7 @@ _SLOTS = 128
 
 @dataclass(frozen=True)
 class Panels:
-    """Tasks to begin and practise with, held-out ones like them, and those that generalisation is measured on.
+    """Tasks to begin and practice with, held-out ones like them, and those that generalisation is measured on.
 
     Half of a start's random episodes are of `spoken` tasks, where there are any: their words are to be known, and how
     they are solved is not.
@@ -65,7 +65,7 @@ class Panels:
 
 
 def _kitchen(count: int) -> tuple[World, Panels]:
-    """The small kitchen; no order of carrots is practised or shown, and orders of carrots are the swapped noun."""
+    """The small kitchen; no order of carrots is practiced or shown, and orders of carrots are the swapped noun."""
     world = Kitchen(level="small")
     every = {split: list(world.tasks(split, "seen")) for split in ("train", "dev", "test")}
     other = {split: [task for task in tasks if "carrot" in task.kind] for split, tasks in every.items()}
@@ -82,7 +82,7 @@ def _household(count: int) -> tuple[World, Panels]:
 
 
 def _datasci(count: int) -> tuple[World, Panels]:
-    """Pipelines for the data sets that are practised on, then for data sets and wordings that are not."""
+    """Pipelines for the data sets that are practiced on, then for data sets and wordings that are not."""
     world = DataSci()
     tasks = world.tasks("train", "seen")
     order = sample_rng("credit", "datasci").permutation(len(tasks))
@@ -260,7 +260,7 @@ def weights_digest(policy: Policy) -> str:
 
 
 def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
-    """Practise and measure; the row to keep.
+    """Practice and measure; the row to keep.
 
     A practice that has nothing to learn from, or whose weights are no longer finite, ends early: its curve goes as far
     as it came, and its panels are those of its start.

@@ -92,7 +92,7 @@ class LengthsPlan:
         return f"{sample_seed(canonical_json({**asdict(self), 'arms': ARMS, 'edition': 1})):016x}"
 
     def list_arms(self, length: int) -> list[str]:
-        """Lists the arms that practise at a length."""
+        """Lists the arms that practice at a length."""
         if length not in self.lengths:
             return ["poad"]
         return [arm for arm in ARMS if length in self.listed_lengths or not arm.startswith("twosome")]

@@ -106,7 +106,7 @@ def make_logits(length: int) -> Tensor:
 
 
 def practise(arm: str, length: int, *, seed: int, rate: float, plan: PracticePlan) -> Practice:
-    """Practises one arm on the lock of a seed; all arms draw from equal random numbers.
+    """Practices one arm on the lock of a seed; all arms draw from equal random numbers.
 
     Args:
         rate: learning rate of the policy's table at first.

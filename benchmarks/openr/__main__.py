@@ -4,7 +4,7 @@
     python -m benchmarks.openr --report [--json]                             only prints what is there
     python -m benchmarks.openr --quick [--json]                              the machinery; supports no claim
 
-For each task and seed one small policy imitates demonstrations; its samples on other training tasks are labelled by
+For each task and seed one small policy imitates demonstrations; its samples on other training tasks are labeled by
 OmegaPRM, and a process reward model learns the labels (`methods/openr.py`; no other implementation is used).
 
     base       decoded greedily

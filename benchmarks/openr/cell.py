@@ -47,7 +47,7 @@ class Protocol:
 
     Args:
         seeds: of base, labels, learning and search.
-        tasks: training tasks, none of them demonstrated. samples: of each, to be labelled and to learn offline from.
+        tasks: training tasks, none of them demonstrated. samples: of each, to be labeled and to learn offline from.
         labelling: how spans get labels. labels: that the reward model learns, repeats included.
         online, reward, outcome, offline, per_task: as `OpenR` has them.
         practice: of the arm that learns online alone; the arm with both has half of its iterations.

@@ -157,7 +157,7 @@ def _spread(values: Sequence[float | None]) -> list[float] | None:
 
 
 def _summed(rows: Sequence[Row]) -> dict[str, Any]:
-    """What labelling came to, the mean of the seeds."""
+    """What labeling came to, the mean of the seeds."""
     rows = [{**row, **{f"following_{name}": row["following"][name] for name in _FOLLOWING}} for row in rows]
     rows = [{name: value for name, value in row.items() if name != "following"} for row in rows]
     return {name: None if (own := _spread([row[name] for row in rows])) is None else own[0] for name in rows[0]}

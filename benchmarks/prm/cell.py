@@ -53,7 +53,7 @@ class Protocol:
 
     Args:
         seeds: of base, labels, judges and samples.
-        tasks: training tasks that are labelled, none of them demonstrated. solutions: of each, labelled by shepherd.
+        tasks: training tasks that are labelled, none of them demonstrated. solutions: of each, labeled by shepherd.
         completions: of a prefix, in both ways. rollouts: most completions of a task for omega.
         labels: that a reward model learns, repeats included. train: how it learns.
         temperature: of all that is sampled. panel: held-out tasks, of a split. budgets: samples that are chosen among.
@@ -148,7 +148,7 @@ def run_cell(protocol: Protocol, folder: Path, seed: int) -> Row:
 def _labelled(
     place: _Place, way: str, tasks: Sequence[Task], tried: Mapping[str, Sequence[Trajectory]]
 ) -> tuple[Row, list[Row]]:
-    """What labelling came to, beside the truth, and its rows."""
+    """What labeling came to, beside the truth, and its rows."""
     asked = place.protocol
     how = LabellingConfig(
         kind="omega" if way == "omega" else "shepherd",
@@ -197,7 +197,7 @@ def _closed(labels: Sequence[float | None]) -> list[float | None]:
 
 
 def _held(place: _Place, task: Task, rows: Iterable[Row], known: Known) -> None:
-    """Note label, truth, and whether it is of a whole response, of every labelled prefix of a task, each once.
+    """Note label, truth, and whether it is of a whole response, of every labeled prefix of a task, each once.
 
     Where two solutions tell of one prefix, the higher label counts.
     """

@@ -48,12 +48,12 @@ class Panel:
 
     Args:
         world: makes the world; settings: with what, beside the sizes of its panels.
-        imitated: tasks whose demonstrations the base imitates, of those that are practised on.
+        imitated: tasks whose demonstrations the base imitates, of those that are practiced on.
         tokens: learned tokens of that imitation.
         heads: what an untrained model of the embedded family begins with; theta: the base of its rotary wavelengths.
         max_tokens: of an action.
         guessed: what one of so many answers, drawn blindly, would solve.
-        tiers: those that are measured; the first is practised on.
+        tiers: those that are measured; the first is practiced on.
     """
 
     world: Callable[..., World]
@@ -122,7 +122,7 @@ class Protocol:
     """All that the study fixes before it runs.
 
     Args:
-        pool: tasks of a panel that are practised on, at most, each with a demonstration; a base imitates the first.
+        pool: tasks of a panel that are practiced on, at most, each with a demonstration; a base imitates the first.
         scale: of what bases imitate, for a quick run.
         dev, test: tasks of a tier that are measured.
         env_steps: of every method but sft.
@@ -189,7 +189,7 @@ def world_of(protocol: Protocol, task: str) -> World:
 
 
 def panel(protocol: Protocol, task: str, split: str) -> list[Task]:
-    """The tasks of a split: of "train" those that are practised on; the dev panel has the first tier alone."""
+    """The tasks of a split: of "train" those that are practiced on; the dev panel has the first tier alone."""
     world, chosen = world_of(protocol, task), PANELS[task]
     counts = {"train": protocol.pool, "dev": protocol.dev, "test": protocol.test}
     tiers = chosen.tiers if split == "test" else chosen.tiers[:1]

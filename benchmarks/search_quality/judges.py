@@ -138,7 +138,7 @@ def _scores(
 
 
 def preferences(protocol: Protocol, policy: Policy, task: str, seed: int) -> list[TokenSequence]:
-    """Read-outs of chosen, rejected, chosen, rejected, ... of the world's labelled pairs.
+    """Read-outs of chosen, rejected, chosen, rejected, ... of the world's labeled pairs.
 
     Raises:
         ConfigError: a world without pairs.

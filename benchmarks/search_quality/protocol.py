@@ -55,7 +55,7 @@ class Protocol:
     Args:
         seeds: of base, judge and search. panel: held-out tasks. judged, samples: training tasks and samples of each
             that a judge learns from. train: how it learns, judge_tokens: from how many states.
-        pairs: labelled pairs that a reward model is fitted to.
+        pairs: labeled pairs that a reward model is fitted to.
         loop_tasks: that the TS-LLM loop searches, each with so many tokens a round. loop_tokens: learned in a round,
             at a rate, with so many in an update.
         budgets: how many of a task's are run.

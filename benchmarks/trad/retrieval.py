@@ -3,7 +3,7 @@
 Episodes of the data are split by hash, one fifth to ask with and the rest to remember. For every step that is asked
 with, K = 2 steps of episodes of the same task type are retrieved, and count by the share whose action has the type and
 the class of object of the expert's next action. Two splits: `episode`, where an episode of the very same goal may be
-remembered, which favours keys of metadata; and `goal`, where no goal is on both sides.
+remembered, which favors keys of metadata; and `goal`, where no goal is on both sides.
 
 Keys: `thought` and `observation` give windows (B = 1, F = 2) around the step found; `metadata` gives whole episodes, of
 which either the step of the same number counts (`metadata`), or all steps shown (`metadata_shown`); `random` draws.

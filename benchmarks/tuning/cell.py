@@ -62,7 +62,7 @@ class Protocol:
         adapters, optimizers: tunings and rules by name.
         centres: the middle of each rule's grid of rates for full tuning; `times` multiplies it for each tuning.
         exceptions: middles of single cells, "optimizer/tuning".
-        step: the ratio of neighbours in a grid of three.
+        step: the ratio of neighbors in a grid of three.
         tuning_seed, seeds: of the base on which rates are chosen, and of the bases of the result.
     """
 

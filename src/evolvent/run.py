@@ -451,7 +451,7 @@ class Run(Generic[P]):
 
         Args:
             data: trajectories, or parts (`learn/token_sequences.py`) of what was prepared for an objective.
-            objective: what is minimised (`learn/objectives.py`).
+            objective: what is minimized (`learn/objectives.py`).
             weight: learning weight of each trajectory; None: 1. Its `repr` must say all there is to it (a frozen
                 dataclass with `__call__` does), because it tells a finished fit from another.
             tokens: stop after so many learned tokens; None: what the training config says.

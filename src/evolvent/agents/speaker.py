@@ -228,7 +228,7 @@ class PolicyChat:
             stop: called after every token; True cancels the reply.
         Raises:
             VocabularyMismatch: a word that the policy does not know. ContextOverflow: a text that does not fit.
-            EngineError: the model's output is not finite, or the reply was cancelled. Incomplete: see `refresh`.
+            EngineError: the model's output is not finite, or the reply was canceled. Incomplete: see `refresh`.
         """
         text = text.encode("utf-8", "replace").decode()  # a terminal may hand out half characters
         began, notes = monotonic(), self.refresh()

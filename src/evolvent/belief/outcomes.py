@@ -83,7 +83,7 @@ def tabulate_outcomes(
     Args:
         ceased: [N] whether each ended by itself.
         correct: [N] whether the estimate at its end was right; None: nobody knows.
-        steps, distance: [N] taken and travelled. generated, computed: [N] tokens sampled and tokens fed to models.
+        steps, distance: [N] taken and traveled. generated, computed: [N] tokens sampled and tokens fed to models.
     Raises:
         BatchMismatch: lengths differ, or there is no episode. NonFinite: a number that is not finite.
     """

@@ -100,7 +100,7 @@ def _imported_names(kind: str) -> set[str]:
 def _write_skeleton(kind: str, name: str, folder: Path) -> list[str]:
     """Fills in the templates; returns the paths of the files, in order."""
     names = {"name": name, "module": f"{name}_{kind}", "Name": _class_name(name)}
-    # The text of a programme is no page: nothing in it is escaped, and its only inputs are checked names.
+    # The text of a program is no page: nothing in it is escaped, and its only inputs are checked names.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     written_paths = []
     with disk_errors(folder):

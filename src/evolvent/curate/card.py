@@ -193,7 +193,7 @@ def render_card(
         files: path -> SHA-256.
         settings: of the stages (JSON values).
     Raises:
-        ConfigError: no licence or no source.
+        ConfigError: no license or no source.
     """
     for name, value in (("licence", licence), ("source", source)):
         if not value.strip() or "\n" in value:

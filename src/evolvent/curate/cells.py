@@ -24,7 +24,7 @@ from evolvent.trajectory import sample_seed
 __all__ = ["allocate_quotas", "hash_cells", "kmeans_cells", "sharded_map"]
 
 _ROWS = 1 << 14
-_SAMPLE = 256  # points a centre that the centres are fitted on
+_SAMPLE = 256  # points a center that the centers are fitted on
 
 
 def hash_cells(ids: Sequence[str], count: int) -> NDArray[np.int64]:

@@ -382,7 +382,7 @@ def run_jobs(
 
     An exception inside a job ends that job only (`JobResult.error`). Errors of the engine and of blocking calls are
     thrown into the job that asked, which may handle them. When the caller stops, or is interrupted, all jobs are
-    closed and their open asks are cancelled.
+    closed and their open asks are canceled.
 
     Args:
         engine: None for jobs that only make blocking calls or return at once.

@@ -205,7 +205,7 @@ class RemoteEngine:
             self._news.set()
 
     def _record_outcome(self, outcome: Outcome) -> Finished | None:
-        """Returns the ticket that this outcome finishes; answers to cancelled asks are counted and discarded."""
+        """Returns the ticket that this outcome finishes; answers to canceled asks are counted and discarded."""
         ticket, index = self._calls.pop(outcome.number, (-1, 0))
         reply: Reply | None = outcome.value
         if reply is not None:

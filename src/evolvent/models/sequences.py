@@ -82,7 +82,7 @@ class SequenceShape:
 
 
 class DecisionModel(nn.Module):
-    """The network. Random numbers of initialisation are torch's global ones: seed them inside `fork_rng`."""
+    """The network. Random numbers of initialization are torch's global ones: seed them inside `fork_rng`."""
 
     def __init__(self, shape: SequenceShape) -> None:
         super().__init__()

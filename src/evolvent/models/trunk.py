@@ -381,7 +381,7 @@ class Cache:
 class Trunk(nn.Module):
     """Blocks and, with norms before each part, one more at the end: `x [B, T, D] -> [B, T, D]`.
 
-    Embeddings, positions and heads belong to the models. Random numbers of initialisation are torch's global ones: seed
+    Embeddings, positions and heads belong to the models. Random numbers of initialization are torch's global ones: seed
     them inside `torch.random.fork_rng`.
     """
 

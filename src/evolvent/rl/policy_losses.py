@@ -210,7 +210,7 @@ def reinforce(advantages: Tensor, logprobs: Tensor) -> Tensor:
     return -advantages * logprobs
 
 
-# ------------------------------------------------------------------ divergence, values, behaviour
+# ------------------------------------------------------------------ divergence, values, behavior
 
 
 def kl_k1(logprobs: Tensor, reference: Tensor) -> Tensor:

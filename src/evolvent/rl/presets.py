@@ -174,7 +174,7 @@ POAD = Preset(
     GaeEstimator(gamma=0.99, gae_lambda=0.95, token_lambda=0.95, whiten=True),
     PolicyGradient(entropy_coef=1e-4, value_loss=ValueLoss(0.5, clip=0.2), target_kl=0.02),
 )
-"""Policy optimisation with action decomposition, arXiv 2405.15821: no discount inside an action."""
+"""Policy optimization with action decomposition, arXiv 2405.15821: no discount inside an action."""
 
 NTPO = Preset(
     "ntpo",

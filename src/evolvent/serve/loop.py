@@ -20,7 +20,7 @@ from evolvent.errors import ConfigError, EnvLost, StepTimeout
 __all__ = ["CLOSE_TIMEOUT_S", "AsyncClosable", "Loop"]
 
 T = TypeVar("T")
-CLOSE_TIMEOUT_S = 6.0  # how long what is closed or cancelled may take to give back what it holds
+CLOSE_TIMEOUT_S = 6.0  # how long what is closed or canceled may take to give back what it holds
 _log = logging.getLogger(__name__)
 
 
@@ -104,7 +104,7 @@ class Loop:
         self._closed = False
 
     def run(self, coroutine: Coroutine[object, object, T], timeout_s: float | None, *, label: str = "a call") -> T:
-        """Returns the value of a coroutine that runs on the loop; past the deadline it is cancelled.
+        """Returns the value of a coroutine that runs on the loop; past the deadline it is canceled.
 
         Args:
             timeout_s: seconds; None: no timeout.
@@ -127,7 +127,7 @@ class Loop:
                 future.cancel()
 
     def start(self, coroutine: Coroutine[object, object, T], *, label: str = "a call") -> Future[T]:
-        """Runs a coroutine in the background; cancelling the future cancels it. Raises as `run` does."""
+        """Runs a coroutine in the background; canceling the future cancels it. Raises as `run` does."""
         thread = self._get_thread(label, coroutine)
         if thread.is_current:
             coroutine.close()

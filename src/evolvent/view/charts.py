@@ -1,6 +1,6 @@
 """Numbers to inline SVG: line charts with bands, interval strips, stacked bars, a timeline of stages.
 
-Pure functions without a script. Colours come from classes (`arm-evolve`, `verb-fit`, ...) of the page's style sheet, so
+Pure functions without a script. Colors come from classes (`arm-evolve`, `verb-fit`, ...) of the page's style sheet, so
 that one drawing serves light, dark and print. Every mark carries its value as a `<title>`. All text is escaped here.
 """
 

@@ -1,6 +1,6 @@
 """Credit on the page: every action token colored by its advantage, with the value of its prefix as a line under it.
 
-Read from `credit.json`, which is trusted as little as any other file. Colour is never alone: an underline says the
+Read from `credit.json`, which is trusted as little as any other file. Color is never alone: an underline says the
 sign, a title the numbers, and a table has them all.
 """
 
@@ -29,7 +29,7 @@ __all__ = [
 
 _MAX_ROWS, _MAX_EPISODES, _MAX_TURNS, _MAX_TOKENS = 24, 2, 64, 400  # most of each that are read
 _SHADES = 5
-_MIN_SHADED_RATIO = 0.04  # share of the strongest credit below which a token has no colour
+_MIN_SHADED_RATIO = 0.04  # share of the strongest credit below which a token has no color
 _STRIP_HEIGHT = 22.0  # of a strip, whose width is 10
 _BLANKS = str.maketrans({"\n": "↵", "\t": "⇥", "\r": "↵"})
 
@@ -92,7 +92,7 @@ class CreditPicture:
     """The drawing data of an iteration's credit.
 
     Attributes:
-        reach: the largest advantage, which has the strongest colour. low, high: ends of the scale of the value line.
+        reach: the largest advantage, which has the strongest color. low, high: ends of the scale of the value line.
         valued: whether there are values. same: whether its episodes are of one task.
     """
 

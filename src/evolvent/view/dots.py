@@ -1,6 +1,6 @@
 """A dot plot as inline SVG: a row per arm with its mean, its interval and a dot per seed, over references.
 
-Pure, without a script; colours come from the classes of the page's style sheet, every mark carries its value as a
+Pure, without a script; colors come from the classes of the page's style sheet, every mark carries its value as a
 `<title>`, all text is escaped here.
 """
 

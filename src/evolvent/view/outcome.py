@@ -5,7 +5,7 @@ The page and the plain table both show these values, so that they cannot disagre
 The plain table at the end of a run: success per world and tier, base to last round, and the control.
 
 Made of rich's `Text` only, never of its markup, with hidden characters shown as code points: a name in the run's files
-can neither colour the terminal nor send it a control sequence. ASCII throughout, but for what names hold.
+can neither color the terminal nor send it a control sequence. ASCII throughout, but for what names hold.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ __all__ = [
 
 
 STYLES: tuple[ArmStyle, ...] = ("evolve", "control", "up", "down", "plus", "cross", "base", "other")
-"""Colour and mark of each run that is compared, which are also how many there can be."""
+"""Color and mark of each run that is compared, which are also how many there can be."""
 
 _METRICS = (
     ("loss", "Loss"),

@@ -1,6 +1,6 @@
 """Coloring of tokens: by the policy's uncertainty, by credit or value, or by the scores of annotations.
 
-Colour is never alone: a title has the numbers, and an underline the sign.
+Color is never alone: a title has the numbers, and an underline the sign.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["TokenColoring", "find_colorings", "find_credit", "has_logprobs", "sh
 
 _UNSURE = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a token changes, as in the report
 _SHADES = 5
-_SILENT = 0.04  # share of the largest number below which a token has no colour
+_SILENT = 0.04  # share of the largest number below which a token has no color
 
 Numbers = Mapping[tuple[int, int], Mapping[int, float]]
 Texts = Callable[[Sequence[int]], list[str]]

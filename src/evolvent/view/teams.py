@@ -95,7 +95,7 @@ def _draw_mark(mark: Mark) -> str:
     )
 
 
-_MAX_POINTS = 120  # of a curve; neighbours are averaged where there are more
+_MAX_POINTS = 120  # of a curve; neighbors are averaged where there are more
 
 
 def team_page(data: JsonObject, films: Sequence[tuple[str, Sequence[Scene]]] = ()) -> str:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LICENSES", "PublishablePolicy", "find_policy", "parse_license", "run"]
 
-# SPDX id -> the Hub's id. Others are refused, so that a slip of the pen is no licence; LicenseRef-NAME is one's own.
+# SPDX id -> the Hub's id. Others are refused, so that a slip of the pen is no license; LicenseRef-NAME is one's own.
 LICENSES: Mapping[str, str] = {
     **{
         name: name.lower()

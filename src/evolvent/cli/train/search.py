@@ -127,13 +127,13 @@ COMMANDS: dict[str, AnyCommand] = {
 
 @runtime_checkable
 class HasLabeledPairs(Protocol):
-    """A world that has labelled pairs of texts (`worlds.preference`)."""
+    """A world that has labeled pairs of texts (`worlds.preference`)."""
 
     def pairs(self, split: str, count: int, seed: int) -> Sequence[Pair]: ...
 
 
 class PairWorld(HasLabeledPairs, Protocol):
-    """A world of labelled pairs with the instructions that their prompts follow."""
+    """A world of labeled pairs with the instructions that their prompts follow."""
 
     instructions: str
 

@@ -129,7 +129,7 @@ class McpSession:
         self._client = await asyncio.shield(ready)
 
     async def _run_session(self, mode: str, ready: asyncio.Future[Client], scope: anyio.CancelScope) -> None:
-        """Runs the session until it is stopped. It is never cancelled as a task, which would leave a child behind."""
+        """Runs the session until it is stopped. It is never canceled as a task, which would leave a child behind."""
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as self._words:
             try:
                 with boundary(EnvLost, f"the session with {self._what} failed"), scope:

@@ -6,7 +6,7 @@ Extensions to OpenAI's API: `return_token_ids` returns the ids of prompt and rep
 log-probabilities are those of the distribution that was sampled from, the fingerprint names the policy's version, and a
 conversation whose requests have one `x-session-id` continues from its sampled tokens. `tools.py` describes how tools
 are shown and calls are read. A seed gives the same reply whatever else runs. Generation for a disconnected client is
-cancelled. If a root is given, `/update_weights_from_disk` loads other weights from it (`reload.py`): every reply is of
+canceled. If a root is given, `/update_weights_from_disk` loads other weights from it (`reload.py`): every reply is of
 one version, which its fingerprint names. A reply in progress starts again under the new weights; a streamed reply in
 progress ends with 409, to be requested again. From the same root vLLM's `/v1/load_lora_adapter` and SGLang's
 `/load_lora_adapter` load an adapter over the served base (`adapters.py`): a model of its own name.
@@ -166,7 +166,7 @@ def encode_event(row: JsonObject) -> bytes:
 
 
 async def run_while_connected(request: Request, awaitable: Awaitable[T]) -> T:
-    """Returns the value of an awaitable that is cancelled when the client leaves. Raises ClientDisconnect then."""
+    """Returns the value of an awaitable that is canceled when the client leaves. Raises ClientDisconnect then."""
 
     async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":

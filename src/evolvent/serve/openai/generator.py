@@ -116,7 +116,7 @@ class _Job:
 
 
 def _set_result(future: Future[T], value: T | None = None, *, error: Exception | None = None) -> None:
-    """Sets the result of a future, unless its caller has cancelled it."""
+    """Sets the result of a future, unless its caller has canceled it."""
     if not future.set_running_or_notify_cancel():
         return
     if error is not None:
