@@ -468,7 +468,7 @@ BENCHES = (
             _most("mean field beside every row simulated: the worst difference", "mean_field.worst", None),
             _x("foreseen steps a second, 7B, 256 GPUs, 10,000 environments", "predictions.7B.256.10000.steps_s"),
         ),
-        "A prediction ([Planning past one machine](scaling.md)).",
+        "A prediction ([Estimates for clusters](scaling.md)).",
     ),
     Bench(
         "Policies over recorded episodes",

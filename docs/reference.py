@@ -230,9 +230,9 @@ def index_page(grouped: dict[str, list[Module]], about: dict[str, str]) -> str:
     lines = [
         "# Reference",
         "",
-        "Made of the docstrings when the site is built. A room imports only from floors below it",
+        "Made of the docstrings when the site is built. A package imports only from lower layers",
     ]
-    lines += ["it ([design](../design.md)).", "", "| room | what lives there | modules | names |", "|---|---|---|---|"]
+    lines += ["([design](../design.md)).", "", "| package | contents | modules | names |", "|---|---|---|---|"]
     for room, found in grouped.items():
         names = sum(len(module.names) for module in found)
         lines.append(f"| [{room}]({room}.md) | {_plain(about.get(room, ''))} | {len(found)} | {names} |")

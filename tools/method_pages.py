@@ -156,7 +156,7 @@ METHODS: dict[str, dict[str, MethodEntry]] = {
             "A search for a hidden goal that nobody announces: the agent has to know when it is there.",
             "evolvent train agdc",
             "AGDCConfig",
-            (_settings("agdc"), ("../belief.md", "Knowing when it is found"), _paper("agdc", "AGDC")),
+            (_settings("agdc"), ("../belief.md", "Goal detection"), _paper("agdc", "AGDC")),
         ),
     },
     "Search and process rewards": {
@@ -169,7 +169,7 @@ METHODS: dict[str, dict[str, MethodEntry]] = {
             "TSLLMConfig",
             (
                 _settings("tsllm"),
-                ("../tsllm_openr.md", "Searching and learning"),
+                ("../tsllm_openr.md", "Search with reward models"),
                 _paper("tsllm", "TS-LLM"),
                 _MECHANISMS,
             ),
@@ -180,7 +180,7 @@ METHODS: dict[str, dict[str, MethodEntry]] = {
             "Answers are reasoned step by step, and a step can be judged by what follows from it.",
             "evolvent train openr --worlds arithmetic",
             "OpenRConfig",
-            (_settings("openr"), ("../tsllm_openr.md", "Searching and learning"), _paper("openr", "OpenR")),
+            (_settings("openr"), ("../tsllm_openr.md", "Search with reward models"), _paper("openr", "OpenR")),
         ),
         "trad": MethodEntry(
             "TRAD",
@@ -189,7 +189,7 @@ METHODS: dict[str, dict[str, MethodEntry]] = {
             "steps that resemble its own.",
             "evolvent collect --policy smollm2 --worlds household --memory.folder memory",
             "TradConfig",
-            (("../memory.md", "Remembering steps"), _paper("trad", "TRAD")),
+            (("../memory.md", "Retrieval of steps"), _paper("trad", "TRAD")),
         ),
     },
     "Data": {

@@ -126,4 +126,4 @@ def test_at_78_only_the_beam_is_clearly_above_best_of_n() -> None:
 
 def test_the_page_holds_these_figures() -> None:
     rows = [[f"{auc:g}", *measure(auc)[0].values()] for auc in AUCS]
-    check_table(["AUC of the judge", *measure(1.0)[0]], rows)
+    check_table(["AUC of the value model", *measure(1.0)[0]], rows)
