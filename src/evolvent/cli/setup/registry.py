@@ -108,6 +108,9 @@ def load_world(name: str) -> World:
     Raises:
         ConfigError: an unknown world, or an option that it does not take.
         WorldError: a package's world that cannot be loaded; the message names it.
+
+    >>> load_world("countdown:24").name
+    'countdown'
     """
     if is_world_file(name):
         return load_world_file(name)
