@@ -47,7 +47,7 @@ class RateGrid:
     def tried(self, folder: Path, arm: str) -> dict[float, float]:
         """Returns the success on dev of every rate of an arm that was tried."""
         rows = read_cells(folder, self.digest)
-        return {row["rate"]: row["success"] for row in rows if row["arm"] == arm}
+        return {row["rate"]: row["success"] for row in rows if row.get("arm") == arm and "success" in row}
 
     def choose(self, folder: Path) -> dict[str, float]:
         """Returns the best rate of every arm on dev: of equals the lowest that is no end of the grid.

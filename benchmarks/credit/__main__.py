@@ -4,6 +4,7 @@
     python -m benchmarks.credit --report [--json]     plays nothing, prints what is there
     python -m benchmarks.credit --quick [--json]      the machinery in a minute, on one world; supports no claim
     python -m benchmarks.credit --study lengths       credit by length of action, with gates (`credit/lengths.py`)
+    python -m benchmarks.credit --study language      reward at equal divergence, with gates (`credit/language.py`)
 
 For each world and seed one small policy imitates random (and some expert) episodes: it knows the language and hardly
 the task. All methods go on from it, on the same tasks, for as many environment steps, with the same passes through what
@@ -40,6 +41,7 @@ from benchmarks.credit.cell import (
     Protocol,
     panels,
 )
+from benchmarks.credit.language import run_language
 from benchmarks.credit.lengths import run_lengths
 from benchmarks.credit.schedule import KINDS, STUDIED, Asked, Cells, play_all
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
@@ -235,11 +237,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, help="of the study; those of the rates are fixed")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--folder", type=Path, help="where the cells are")
-    parser.add_argument("--study", choices=("worlds", "lengths"), default="worlds", help="three worlds, or locks")
+    parser.add_argument("--study", choices=("worlds", "lengths", "language"), default="worlds")
     options = parser.parse_args(arguments)
     prepare_process()
-    if options.study == "lengths":
-        _run_lengths(options)
+    if options.study != "worlds":
+        _run_frozen(options)
         return
     with tempfile.TemporaryDirectory() as scratch:
         protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder or FOLDER)
@@ -254,10 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finish(found, options)
 
 
-def _run_lengths(options: argparse.Namespace) -> None:
+def _run_frozen(options: argparse.Namespace) -> None:
+    run_study = run_lengths if options.study == "lengths" else run_language
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "lengths" if options.quick else options.folder or RESULTS / "credit_lengths"
-        finish(run_lengths(folder, quick=options.quick, play=not options.report), options)
+        name = f"credit_{options.study}"
+        folder = Path(scratch) / name if options.quick else options.folder or RESULTS / name
+        finish(run_study(folder, quick=options.quick, play=not options.report), options)
 
 
 if __name__ == "__main__":

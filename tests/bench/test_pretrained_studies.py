@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from benchmarks import comments_real, hammer_real, p3_real, trad_real
+from benchmarks import comments_real, hammer_real, p3_real, r3_real, trad_real
 from benchmarks.pretrained import describe_plan, plan_digest
 from benchmarks.rates import RateGrid
 from benchmarks.trad_agents.lessons import CODE_WORDS
@@ -18,7 +18,7 @@ from evolvent.errors import ConfigError
 from evolvent.files import plain_json
 from tests.learn.byte_policy import byte_policy
 
-STUDIES = [hammer_real, p3_real, comments_real, trad_real]
+STUDIES = [hammer_real, p3_real, comments_real, trad_real, r3_real]
 
 
 @pytest.mark.parametrize("module", STUDIES)
@@ -225,3 +225,30 @@ def test_comments_are_compared_with_bare_code(tmp_path):
     assert found["comments_minus_raw_ci"][0] == pytest.approx(0.5)
     assert found["minus_raw"]["commented_tokens"][0] == pytest.approx(0.3)
     assert read_summary(tmp_path).gate_passed
+
+
+def test_long_problems_are_longer_than_those_that_the_base_imitates():
+    """As many of each length, in another order for each seed; the panel is the same for all seeds."""
+
+    def count_lines(task):
+        return r3_real._world().expert(task)[0].count(" ; ")  # statements before the return
+
+    known = r3_real.list_tasks("train", (1, 2), 40, seed=0)
+    long = r3_real.list_tasks("train", (4, 6), 60, seed=0)
+    assert {count_lines(task) for task in known} == {2, 3} and {count_lines(task) for task in long} == {5, 6, 7}
+    assert [sum(count_lines(task) == lines for task in long) for lines in (5, 6, 7)] == [20, 20, 20]
+    assert long != r3_real.list_tasks("train", (4, 6), 60, seed=1)
+    panel = r3_real.list_tasks("test", (4, 6), 100)
+    assert len(panel) == 100 and not {task.id for task in panel} & {task.id for task in long}
+
+
+def test_r3_is_compared_with_outcomes_alone(tmp_path):
+    study = r3_real.build(r3_real.QUICK, dict.fromkeys(r3_real.TUNED, 1e-4), (0, 1, 2))
+    right = {"base": 1, "outcome": 2, "mixed": 5, "staged": 3, "sft": 6}
+    notes = {"sampled_success": 0.02, "explained_variance": 0.3, "learned": 10}
+    results = {(arm, seed): ({"problems/long": right[arm] + seed}, notes) for arm in right for seed in range(3)}
+    _keep(study, tmp_path, results)
+    summary = read_summary(tmp_path)
+    figures = r3_real.figures(summary, tmp_path)
+    assert figures["r3_minus_outcome_ci"][0] == pytest.approx(0.3) and summary.gate_passed
+    assert figures["success"]["sft"] == pytest.approx(0.7)
