@@ -215,7 +215,7 @@ def _run_chains(options: argparse.Namespace) -> None:
     step = "tune" if options.tune else "report" if options.report else "play"
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "chains" if options.quick else options.folder or RESULTS / "r3_chains"
-        seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2, 3, 4, 5])
+        seeds = options.seeds or ([0, 1] if options.quick else list(range(10, 16)))
         finish(play_chains(folder, seeds=seeds, step=step, quick=options.quick), options)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.r3 import chains
 from benchmarks.r3.chains import (
     ARMS,
     CHAINS,
@@ -22,6 +23,7 @@ from benchmarks.study import write_cell
 from evolvent.agents.plain import Script
 from evolvent.errors import ConfigError
 from evolvent.rollout.episode import collect
+from evolvent.scale.local_backend import EvaluationPanel
 from evolvent.trajectory import Start
 
 
@@ -68,7 +70,9 @@ def test_gates_rates_and_the_plan_are_frozen():
         build_study(replace(CHAINS, iterations=2000), rates, range(6)).digest(),
     }
     assert len(digests) == 4
-    assert CHAINS.lengths == (8, 12, 16) and CHAINS.iterations >= 1000
+    practice = CHAINS.configure("mixed", length=8, iterations=CHAINS.iterations).practice
+    assert CHAINS.lengths == (8, 12, 16)
+    assert practice.iterations * practice.ppo_epochs * practice.minibatches >= 1000, "updates of a policy"
 
 
 @pytest.mark.long
@@ -77,3 +81,9 @@ def test_a_quick_study_is_played_to_its_end_and_has_no_verdict(tmp_path):
     assert summary["gate_passed"] is False and summary["verdict"].startswith("no verdict: gate ")
     assert not summary["unfinished"] and [gate["name"] for gate in summary["gates"]][1] == "right steps of the base"
     assert {rate["world"] for rate in summary["rates"]} == {f"chain{length}" for length in QUICK_CHAINS.lengths}
+
+
+def test_walks_are_sampled_where_success_is_measured(tmp_path):
+    """The likeliest word of a base whose errors are spread evenly is the right one: greedy walks hide all errors."""
+    with chains._open_run(tmp_path, CHAINS, 8, 0) as run:
+        assert run._verbs.panel == EvaluationPanel(limit=150, temperature=1.0)
