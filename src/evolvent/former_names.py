@@ -405,7 +405,7 @@ FORMER_FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "City": {"action_scale": "scale", "expert_return": "expert", "make_env": "make", "random_return": "random"},
     "Cluster": {"placement": "placing"},
-    "CodeBenchConfig": {"output_dir": "to"},
+    "CodeBenchConfig": {"accept_license": "accept_licence", "output_dir": "to"},
     "CodeRow": {"index": "place", "other_solutions": "others"},
     "CodeTests": {"called_name": "called", "defined_names": "names", "preamble": "before"},
     "CollectConfig": {"output_dir": "to"},

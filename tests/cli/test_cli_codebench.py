@@ -50,7 +50,7 @@ def test_an_expert_passes_and_a_run_goes_on(problems, tmp_path, capsys):
         (["--k", "2"], "1 <= k <= samples"),
         (["--set", "humanevl"], "did you mean 'humaneval'?"),
         (["--set", "humaneval"], "is not the humaneval of openai/human-eval"),
-        (["--set", "mbpp-sanitized"], "--accept_licence"),
+        (["--set", "mbpp-sanitized"], "--accept_license"),
         (["--agent", "policy", "--samples", "2"], "set --temperature 0.8"),
         (["--split", "train"], "no problems in this split"),
         (["--data", "nowhere.jsonl"], "no problems found"),

@@ -73,7 +73,7 @@ def test_a_policy_with_an_adapter_plays_its_world(tmp_path, monkeypatch, capsys)
         (["xs"], "untrained"),
         (["gone"], "unknown policy 'gone'"),
         (["model", "--test", "gone"], "nothing at gone"),
-        (["model", "--licence", "MTI"], "--licence: unknown license 'MTI' (did you mean 'MIT'"),
+        (["model", "--license", "MTI"], "--license: unknown license 'MTI' (did you mean 'MIT'"),
         (["model", "--worlds", "nowhere"], "nowhere"),
         (["model", "--tokens", "200"], "context of 128"),
         (["model", "--tokens", "0"], "1 or more"),

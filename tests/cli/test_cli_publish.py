@@ -157,7 +157,7 @@ def test_published_twice_is_the_same_bytes(made, out, tmp_path, capsys):
 def test_another_round(made, tmp_path, capsys):
     code, shown, _ = told(capsys, made, "--to", tmp_path / "base", "--round", "0")
     assert code == 0 and "published stages/base-0-fit-" in shown and "(arm base, round 0)" in shown
-    assert "warning: no licence stated, so the card says `license: other`" in shown
+    assert "warning: no license stated, so the card says `license: other`" in shown
     assert card(tmp_path / "base")[0]["license"] == "other" and not (tmp_path / "base" / "LICENSE").exists()
     assert ev.load_policy(tmp_path / "base").version == 1
     assert {row["round"] for row in note(tmp_path / "base")["results"]} == {0}

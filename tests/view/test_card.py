@@ -124,7 +124,7 @@ def test_an_empty_run_says_what_is_missing():
     gone = text.partition("## What the run does not say")[2]
     for words in ("2 unreadable lines", "No end of the run", "settings", "ledger", "no evaluation of this policy"):
         assert words in gone
-    assert "has not been evaluated" in text and "No licence is stated" in text and "Worlds: not recorded" in text
+    assert "has not been evaluated" in text and "No license is stated" in text and "Worlds: not recorded" in text
     assert "what this policy cost is not known" in text
 
 
@@ -223,5 +223,5 @@ def test_folders_of_a_machine_are_left_out(text, shown):
 def test_a_model_that_it_began_as_is_named_without_its_folder(data):
     info = replace(data.info, config={**data.info.config, "policy": "/srv/ana/models/qwen"})
     text = build_card(published(replace(data, info=info)))
-    assert "It began as `qwen`: the limits and the licence of that model hold here too." in text
+    assert "It began as `qwen`: the limits and the license of that model hold here too." in text
     assert "/srv/ana" not in text

@@ -361,7 +361,7 @@ class CodeBenchConfig(AgentConfig):
 
     data: Path = Field(description="a file of problems, or the folder it lies in")
     set: str = Field(default=_ANY, description="whose hash the file must have: humaneval, mbpp-sanitized; any: none")
-    accept_licence: bool = Field(default=False, description="your word that you may use a set of a limited licence")
+    accept_license: bool = Field(default=False, description="your word that you may use a set of a limited license")
     temperature: float = Field(default=0.0, ge=0, description="of the policy; 0: the likeliest token")
     samples: int = Field(default=1, ge=1, description="responses to each problem")
     k: tuple[int, ...] = Field(default=(1,), description="of pass@k")
@@ -403,7 +403,7 @@ def run_code(argv: Sequence[str], console: Console) -> int:
     path = (
         config.data
         if config.set == _ANY
-        else verify_file(config.set, config.data, accept_licence=config.accept_licence)
+        else verify_file(config.set, config.data, accept_licence=config.accept_license)
     )
     with closing(Code(path)) as world:
         if config.set != _ANY and world.count != manifests()[config.set].items:

@@ -60,7 +60,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         figures = _measure_formats(folder, args, worlds_by_name)
         row = {
             "policy": Path(args.policy).name,
-            "licence": args.licence,
+            "license": args.license,
             "versions": collect_versions(),
             "threads": torch.get_num_threads(),
             "kinds": figures,
@@ -88,7 +88,13 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add("--tokens", type=parse_count, default=32, help="tokens that latency is measured over (32)")
     parser.add("--prompt", type=parse_count, default=64, help="tokens before them (64)")
     parser.add("--threads", type=parse_count, default=1, help="threads of torch (1)")
-    parser.add("--licence", default="unknown", help="of the policy, by its SPDX name, for the card")
+    parser.add(
+        "--license",
+        "--licence",
+        dest="license",
+        default="unknown",
+        help="of the policy, by its SPDX name, for the card",
+    )
     args = parser.parse_argv(argv)
     problems: list[Problem] = []
     if args.output_dir.exists():
@@ -103,8 +109,8 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     elif is_quantized(resolve_model_folder(args.policy)):
         message = f"{args.policy} already has 8-bit weights"
         problems.append(Problem("policy", message, "pass the folder that it was made from"))
-    if args.licence != "unknown":
-        parse_license(args.licence, problems, option="--licence")
+    if args.license != "unknown":
+        parse_license(args.license, problems, option="--license")
     if problems:
         raise ConfigError(problems)
     return args
@@ -185,7 +191,7 @@ def _build_card(row: Mapping[str, Any], folder: Path) -> str:
     columns, rows = _build_table(row["kinds"])
     lines = [
         "---",
-        f'license: "{row["licence"]}"',
+        f'license: "{row["license"]}"',
         "---",
         "",
         f"# {row['policy']}, for a device",

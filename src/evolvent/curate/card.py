@@ -225,7 +225,7 @@ def render_card(
         "|---|---|",
         *(f"| {path} | `{digest}` |" for path, digest in sorted(files.items())),
     ]
-    return "\n".join((*lines, "", f"Licence: {licence}", ""))
+    return "\n".join((*lines, "", f"License: {licence}", ""))
 
 
 def write_card(

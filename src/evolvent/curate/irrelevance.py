@@ -627,7 +627,7 @@ def render_irrelevance_card(
             "|---|---|",
             *[f"| {path} | `{digests[path]}` |" for path in sorted(digests)],
             "",
-            f"Licence: {licence}",
+            f"License: {licence}",
             "",
         ]
     )

@@ -423,13 +423,13 @@ def _describe_limits(published: PublishedPolicy) -> str:
         sentences.append("It writes actions of these worlds, not prose.")
         sentences.append("It knows whole words only: evolvent refuses other words, transformers reads them as `<unk>`.")
     if initial:
-        sentences.append(f"It began as {format_name(initial)}: the limits and the licence of that model hold here too.")
+        sentences.append(f"It began as {format_name(initial)}: the limits and the license of that model hold here too.")
     return _bullets(sentences)
 
 
 def _describe_license(published: PublishedPolicy) -> str:
     if published.license is None:
-        return "No licence is stated. Ask those who published it before you use it."
+        return "No license is stated. Ask those who published it before you use it."
     return f"{format_name(published.license.spdx)}; see the file `LICENSE`."
 
 

@@ -90,7 +90,7 @@ def verify_file(name: str, root: Path, *, accept_licence: bool = False) -> Path:
             f"the license of {name} is {manifest.licence}",
             value="no consent",
             expected="confirmation that you may use it",
-            hint="pass --accept_licence",
+            hint="pass --accept_license",
         )
     path = _find_file(manifest, root) if manifest.sha256 else _find_unpinned_file(manifest, root)
     if not manifest.sha256:

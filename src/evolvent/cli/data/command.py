@@ -59,7 +59,13 @@ def _build_parser(verb: str, description: str, *, output_help: str = "") -> Pars
     parser.add("data", type=Path, help=_DATA_HELP)
     if output_help:
         parser.add("--to", dest="output_path", type=Path, required=True, metavar="PATH", help=output_help)
-        parser.add("--licence", default="unknown", help="of what is written, by its SPDX name, for the card")
+        parser.add(
+            "--license",
+            "--licence",
+            dest="license",
+            default="unknown",
+            help="of what is written, by its SPDX name, for the card",
+        )
     return parser
 
 
@@ -105,7 +111,7 @@ def _write_card(args: argparse.Namespace, *, changes: Sequence[str], digest: str
     from evolvent.curate.card import write_card
 
     write_card(
-        args.output_path, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings
+        args.output_path, licence=args.license, source=args.data.name, stages=changes, digest=digest, settings=settings
     )
 
 
@@ -148,7 +154,7 @@ def _run_convert(argv: Sequence[str], console: Console) -> int:
         "and preferences, written as OpenAI messages)",
     )
     parser.add("--tools", type=Path, metavar="FILE", help="the tools of seal-tools, the functions of nexus-raven")
-    parser.add("--non_commercial", action="store_true", help="your word that you may use a set with such a licence")
+    parser.add("--non_commercial", action="store_true", help="your word that you may use a set with such a license")
     args = _parse_arguments(parser, argv)
     from evolvent.curate.shards import write_rows
 
@@ -302,7 +308,7 @@ def _run_irrelevance(argv: Sequence[str], console: Console) -> int:
     refused: list[str] = []
     mixture = mix_irrelevant(list(_read_samples(args.data, refused)), args.share, seed=args.seed)
     samples = mixture.copies if args.only else mixture.samples
-    write_irrelevance(args.output_path, samples, licence=args.licence, source=args.data.name, report=mixture)
+    write_irrelevance(args.output_path, samples, licence=args.license, source=args.data.name, report=mixture)
     console.print(
         show_hidden(
             f"{len(samples)} samples in {args.output_path}, {mixture.num_copies} of {mixture.num_requested} added "

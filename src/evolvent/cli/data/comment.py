@@ -81,7 +81,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     num_rows, digest = write_rows(args.output_path, read_rows(files))
     changes = [f"comments written by {writer.name}: {_format_counts(counts)}", *(["filtered"] if args.filter else [])]
     write_card(
-        args.output_path, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings
+        args.output_path, licence=args.license, source=args.data.name, stages=changes, digest=digest, settings=settings
     )
     console.print(show_hidden(f"{num_rows} rows in {args.output_path}: {_format_counts(counts)}"), soft_wrap=True)
     for line in messages[:_MAX_MESSAGES]:
@@ -109,7 +109,13 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add("--density", type=float, default=0.0, help="with --filter: smallest comment density (0)")
     parser.add("--aligned", type=float, default=0.0, help="with --filter: smallest share of notes on code near (0)")
     parser.add("--shard_rows", type=parse_count, default=200, help="rows of a shard (200)")
-    parser.add("--licence", default="unknown", help="of what is written, by its SPDX name, for the card")
+    parser.add(
+        "--license",
+        "--licence",
+        dest="license",
+        default="unknown",
+        help="of what is written, by its SPDX name, for the card",
+    )
     parser.add("--cache", type=Path, default=Path("runs/data-cache"), help="where finished shards are kept")
     args = parser.parse_argv(argv)
     from evolvent.curate.origins import check_outputs

@@ -77,7 +77,7 @@ def run(argv: Sequence[str], console: Console) -> int:
         f"in which order, for what, and who was left out: {choice_path.name}, SHA-256 {choice_digest}",
     ]
     write_card(
-        args.output_path, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings
+        args.output_path, licence=args.license, source=args.data.name, stages=changes, digest=digest, settings=settings
     )
     console.print(
         show_hidden(
@@ -156,7 +156,13 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add("--cells", type=parse_count, default=1, help="dpp: k-means cells that choose among their own (1)")
     parser.add("--seed", type=parse_count, default=0, help="all randomness derives from it")
     parser.add("--block", type=parse_count, default=256, help="rows that are measured, and kept, at a time (256)")
-    parser.add("--licence", default="unknown", help="of what is written, by its SPDX name, for the card")
+    parser.add(
+        "--license",
+        "--licence",
+        dest="license",
+        default="unknown",
+        help="of what is written, by its SPDX name, for the card",
+    )
     parser.add("--cache", type=Path, default=Path("runs/data-cache"), help="where measured blocks are kept")
     args = parser.parse_argv(argv)
     args.quality = args.quality or _RANKING_QUALITIES.get(args.by, "none")

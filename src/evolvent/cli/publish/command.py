@@ -106,7 +106,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     )
     parser.add("--arm", metavar="NAME", help="the arm of the policy (default: what the run ended with)")
     parser.add("--round", type=parse_count, metavar="N", help="the round of the policy (default: the last)")
-    parser.add("--license", metavar="SPDX", help="its licence, such as Apache-2.0 or LicenseRef-NAME (default: none)")
+    parser.add("--license", metavar="SPDX", help="its license, such as Apache-2.0 or LicenseRef-NAME (default: none)")
     parser.add("--force", action="store_true", help="replace what was published there before from the same run")
     args = parser.parse_argv(argv)
     require_train_extra("evolvent publish")
@@ -472,7 +472,7 @@ def _print_summary(console: Console, output_dir: Path, published: PublishedPolic
         f"published {published.source} ({', '.join(filter(None, facts))}), {len(panel_lines)} panels, to {output_dir}"
     ]
     if published.license is None:
-        messages.append("warning: no licence stated, so the card says `license: other` (give --license SPDX)")
+        messages.append("warning: no license stated, so the card says `license: other` (give --license SPDX)")
     messages += [f"note: {note}" for note in published.data.notes]
     for line in messages:
         console.print(show_hidden(line), soft_wrap=True)
