@@ -200,7 +200,7 @@ METHODS: dict[str, dict[str, MethodEntry]] = {
             "none fits.",
             "evolvent train hammer calls.jsonl --policy smollm2",
             "HammerConfig",
-            (_settings("hammer"), ("../data.md", "Data that teaches"), _paper("hammer", "Hammer"), _MECHANISMS),
+            (_settings("hammer"), ("../data.md", "Training data"), _paper("hammer", "Hammer"), _MECHANISMS),
         ),
         "comments": MethodEntry(
             "Comment augmentation",
@@ -208,7 +208,7 @@ METHODS: dict[str, dict[str, MethodEntry]] = {
             "A model of code is pretrained further on code that has few comments.",
             "evolvent train comments code.jsonl --policy smollm2",
             "CommentsConfig",
-            (_settings("comments"), ("../data.md", "Data that teaches"), _paper("comments", "Comment augmentation")),
+            (_settings("comments"), ("../data.md", "Training data"), _paper("comments", "Comment augmentation")),
         ),
         "p3": MethodEntry(
             "P3",
@@ -216,7 +216,7 @@ METHODS: dict[str, dict[str, MethodEntry]] = {
             "There are more rows for fine-tuning than are worth learning, and some of them are wrong.",
             "evolvent train p3 rows.jsonl --policy smollm2",
             "P3Config",
-            (_settings("p3"), ("../data.md", "Data that teaches"), _paper("p3", "P3"), _MECHANISMS),
+            (_settings("p3"), ("../data.md", "Training data"), _paper("p3", "P3"), _MECHANISMS),
         ),
     },
     "Recorded episodes": {

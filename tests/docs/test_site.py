@@ -43,6 +43,7 @@ def test_every_page_is_in_the_navigation_and_the_other_way_round(made):
     there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert sorted(named) == sorted(there | {f"reference/{name}" for name in made})
     assert config["theme"]["font"] is False, "no fonts of other hosts"
+    assert all((ROOT / "docs" / name).exists() for name in config["extra_javascript"]), "scripts are our own files"
 
 
 def test_links_lead_somewhere(made):
