@@ -26,13 +26,15 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from benchmarks.pretrained import list_interval
 from benchmarks.rates import RateGrid
-from benchmarks.reporting import versions
+from benchmarks.reporting import about, versions, write
+from benchmarks.study import summary_path
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Script
 from evolvent.bench.results import ArmResult, collect_outcomes, read_costs
 from evolvent.bench.study import Arm, ArmRun, Gate, PrimaryComparison, Study, StudyEvent, run_study
-from evolvent.bench.verdict import read_summary, to_json
+from evolvent.bench.verdict import StudySummary, read_summary, to_json
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.identity import version_1_values
@@ -45,7 +47,7 @@ from evolvent.rollout.episode import collect
 from evolvent.run import Run
 from evolvent.scale.initial import make_policy
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
-from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
+from evolvent.trajectory import Json, Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.view.study import study_table
 from evolvent.worlds.base import Play, TextWorld, World
 
@@ -58,6 +60,7 @@ __all__ = [
     "build_study",
     "choose_rates",
     "play_chains",
+    "summarize_chains",
     "tune",
     "tuning_digest",
 ]
@@ -373,9 +376,44 @@ def play_chains(folder: Path, *, seeds: Sequence[int], step: str, quick: bool) -
     if step == "play":
         rates = dict.fromkeys(ARMS, plan.rates[1]) if quick else choose_rates(plan, folder)
         run_study(build_study(plan, rates, seeds), folder, observe=_print_event)
-    summary = to_json(read_summary(folder))
-    Console(width=110).print(study_table(summary, width=110))
-    return {"benchmark": "r3 chains", "quick": quick, **summary}
+    summary = read_summary(folder)
+    values = to_json(summary)
+    Console(width=110).print(study_table(values, width=110))
+    figures = {
+        "benchmark": "r3 chains",
+        "quick": quick,
+        **summarize_chains(summary),
+        **about("evolvent", "torch", threads=1),
+    }
+    if step == "play" and not quick:
+        write(summary_path(folder, "r3_chains"), figures)
+    return figures
+
+
+def summarize_chains(summary: StudySummary) -> dict[str, Any]:
+    """Computes the figures: success of every arm by length, and R3 minus outcomes alone, with their intervals."""
+    success: dict[str, dict[str, list[Json] | None]] = {}
+    for rate in summary.rates:
+        success.setdefault(rate.arm, {})[rate.world.removeprefix("chain")] = list_interval(rate.interval)
+    by_length = {
+        difference.world.removeprefix("chain"): list_interval(difference.interval)
+        for difference in summary.differences
+        if (difference.arm, difference.against) == ("mixed", "outcome") and difference.world and not difference.tier
+    }
+    return {
+        "digest": summary.digest,
+        "verdict": summary.verdict,
+        "gate_passed": summary.gate_passed,
+        "gates": to_json(summary)["gates"],
+        "seeds": sorted(summary.difference.by_seed) if summary.difference else [],
+        "frozen_seeds": list(summary.seeds),
+        "r3_minus_outcome_ci": list_interval(summary.difference.interval if summary.difference else None),
+        "r3_minus_outcome_by_length": by_length,
+        "p": summary.p,
+        "success": success,
+        "cpu_hours": round(sum(arm.cpu_s for arm in summary.arms) / 3600, 3),
+        "unfinished": len(summary.unfinished),
+    }
 
 
 def _print_event(event: StudyEvent) -> None:

@@ -17,10 +17,13 @@ from benchmarks.r3.chains import (
     build_study,
     choose_rates,
     play_chains,
+    summarize_chains,
     tuning_digest,
 )
 from benchmarks.study import write_cell
 from evolvent.agents.plain import Script
+from evolvent.bench.study import ArmResult, run_study
+from evolvent.bench.verdict import read_summary
 from evolvent.errors import ConfigError
 from evolvent.rollout.episode import collect
 from evolvent.scale.local_backend import EvaluationPanel
@@ -87,3 +90,28 @@ def test_walks_are_sampled_where_success_is_measured(tmp_path):
     """The likeliest word of a base whose errors are spread evenly is the right one: greedy walks hide all errors."""
     with chains._open_run(tmp_path, CHAINS, 8, 0) as run:
         assert run._verbs.panel == EvaluationPanel(limit=150, temperature=1.0)
+
+
+def test_figures_stand_by_length(tmp_path):
+    """Of ten walks of each length and seed: mixed 9, 8, 7; outcome 9, 0, 0; differences 0, .8, .7, their mean .5."""
+    right = {"base": (0, 0, 0), "outcome": (9, 0, 0), "staged": (9, 9, 9), "mixed": (9, 8, 7), "sft": (5, 5, 5)}
+    notes = {"sampled_success": 0.002, "step_accuracy": 0.5, "explained_variance": 0.4}
+
+    def play(arm_run):
+        counts = zip(CHAINS.lengths, right[arm_run.arm], strict=True)
+        outcomes = {
+            f"chain{length}/seen": tuple(
+                (f"{length}-{number}", f"kind{number % 5}", number < count) for number in range(10)
+            )
+            for length, count in counts
+        }
+        return ArmResult(outcomes, {"trained": 1}, 3600.0, notes)
+
+    study = build_study(CHAINS, dict.fromkeys(ARMS, 3e-4), range(10, 13))
+    run_study(replace(study, arms=tuple(replace(arm, play=play) for arm in study.arms)), tmp_path)
+    figures = summarize_chains(read_summary(tmp_path))
+    assert figures["gate_passed"] and figures["seeds"] == [10, 11, 12] and figures["cpu_hours"] == 15.0
+    means = {length: round(interval[0], 6) for length, interval in figures["r3_minus_outcome_by_length"].items()}
+    assert means == {"8": 0.0, "12": 0.8, "16": 0.7}
+    assert figures["r3_minus_outcome_ci"][0] == pytest.approx(0.5)
+    assert figures["success"]["sft"]["16"][0] == 0.5
