@@ -1,9 +1,9 @@
-"""Draws the pictures of the pages of POAD and MAT from the kept results, and prints these pages' tables.
+"""Draws the pictures of the pages of POAD, MAT and R3 from the kept results, and prints these pages' tables.
 
     python tools/credit_team_pictures.py
 
-A picture or table depends on `benchmarks/results/credit_lengths.json` or `mat_sizes.json` alone; a study that has no
-results yet has none.
+A picture or table depends on `benchmarks/results/credit_lengths.json`, `mat_sizes.json` or `r3_chains.json` alone; a
+study that has no results yet has none.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ SIZE_ARMS: Mapping[str, tuple[str, ArmStyle]] = {
     "mat_dec": ("MAT-Dec", "down"),
     "mappo": ("MAPPO", "control"),
     "happo": ("HAPPO", "base"),
+}
+CHAIN_ARMS: Mapping[str, tuple[str, ArmStyle]] = {
+    "base": ("base", "cross"),
+    "outcome": ("outcomes alone", "control"),
+    "staged": ("staged", "base"),
+    "mixed": ("mixed (R3)", "evolve"),
+    "sft": ("imitation", "up"),
 }
 _COLORS: Mapping[ArmStyle, str] = {
     "evolve": "#1b6e53",
@@ -116,6 +123,31 @@ def draw_sizes(figures: Mapping[str, Any]) -> str:
     return _compose(panels, [*SIZE_ARMS.values(), ("choice at random", "cross")])
 
 
+def draw_chains(figures: Mapping[str, Any]) -> str:
+    """Draws the success of hidden chains by their length, and R3 minus outcomes alone."""
+    steps = "steps of the chain"
+    lines = [
+        _draw_intervals(arm, {int(n): own for n, own in figures["success"].get(arm, {}).items()}, CHAIN_ARMS)
+        for arm in CHAIN_ARMS
+    ]
+    gain = _draw_intervals(
+        "mixed", {int(n): own for n, own in figures["r3_minus_outcome_by_length"].items()}, CHAIN_ARMS
+    )
+    lowest = min((low for _, low, _ in gain.band), default=0.0)
+    return _compose(
+        [
+            ("Sampled success from the beginning", Frame("success", steps, y_range=(0.0, 1.0)), lines, ()),
+            (
+                "Mixed starts (R3) minus outcomes alone",
+                Frame("gain", steps, y_range=(min(0.0, lowest), max(1.0, _highest([gain])))),
+                [gain],
+                (Reference("no difference", 0.0),),
+            ),
+        ],
+        list(CHAIN_ARMS.values()),
+    )
+
+
 def _highest(lines: Sequence[Line]) -> float:
     return max((high for line in lines for _, _, high in line.band), default=0.0)
 
@@ -124,8 +156,9 @@ def _draw_intervals(
     arm: str, intervals: Mapping[int, Sequence[float]], arms: Mapping[str, tuple[str, ArmStyle]] = LENGTH_ARMS
 ) -> Line:
     name, style = arms[arm]
-    points = [(float(x), interval[0]) for x, interval in intervals.items()]
-    return Line(name, style, points, [(float(x), low, high) for x, (_, low, high) in intervals.items()])
+    ordered = sorted(intervals.items())
+    points = [(float(x), interval[0]) for x, interval in ordered]
+    return Line(name, style, points, [(float(x), low, high) for x, (_, low, high) in ordered])
 
 
 def _draw_curve(
@@ -197,6 +230,21 @@ def format_sizes(figures: Mapping[str, Any]) -> str:
     return _format_table(heads, rows)
 
 
+def format_chains(figures: Mapping[str, Any]) -> str:
+    """Formats the table of success by length of the chain."""
+    heads = ["steps", *(name for name, _ in CHAIN_ARMS.values()), "mixed minus outcomes alone"]
+    lengths = sorted(figures["r3_minus_outcome_by_length"], key=int)
+    rows = [
+        [
+            length,
+            *(_format_interval(figures["success"].get(arm, {}).get(length)) for arm in CHAIN_ARMS),
+            _format_interval(figures["r3_minus_outcome_by_length"][length], sign="+"),
+        ]
+        for length in lengths
+    ]
+    return _format_table(heads, rows)
+
+
 def _format_number(value: float, sign: str = "") -> str:
     return f"{value:{sign}.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:{sign}.2f}"
 
@@ -213,7 +261,11 @@ def _format_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-PICTURES = {"poad.svg": ("credit_lengths.json", draw_lengths), "mat.svg": ("mat_sizes.json", draw_sizes)}
+PICTURES = {
+    "poad.svg": ("credit_lengths.json", draw_lengths),
+    "mat.svg": ("mat_sizes.json", draw_sizes),
+    "r3.svg": ("r3_chains.json", draw_chains),
+}
 
 
 def draw(picture: str) -> str:
@@ -222,7 +274,11 @@ def draw(picture: str) -> str:
     return drawing(json.loads((RESULTS / results).read_text(encoding="utf-8")))
 
 
-TABLES = {"poad.md": ("credit_lengths.json", format_lengths), "mat.md": ("mat_sizes.json", format_sizes)}
+TABLES = {
+    "poad.md": ("credit_lengths.json", format_lengths),
+    "mat.md": ("mat_sizes.json", format_sizes),
+    "r3.md": ("r3_chains.json", format_chains),
+}
 
 
 def format_table(page: str) -> str:
