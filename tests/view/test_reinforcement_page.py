@@ -87,7 +87,7 @@ ROSE, STAYED, FELL = Trend(0.02, 0.4, "rose", 20), Trend(0.02, 0.024, "stayed", 
 def test_the_verdict_says_whether_it_learns(success: Trend | None, returned: Trend | None, begins: str) -> None:
     found = build_verdict(success, returned, [])
     assert found.startswith(begins)
-    assert "No sign is beyond its threshold." in found
+    assert "No warnings." in found
     assert ("The reason is none of these" in found) == (ROSE not in (success, returned) and "96 %" not in begins)
 
 
@@ -111,7 +111,7 @@ def test_each_sign_beyond_its_threshold_comes_first_with_what_it_means(sign: Any
     assert [one.beyond for one in found.readings] == [True] + [False] * (len(SIGNS) - 1)
     assert found.readings[0].now == pytest.approx(worse)
     assert found.verdict.endswith(
-        f"One sign is beyond its threshold: {sign.title}, {format_number(sign.name, worse)}. It can mean that "
+        f"One warning: {sign.title}, {format_number(sign.name, worse)}. It can mean that "
         f"{sign.means}."
     )
     text = page(read_run(run))
@@ -129,7 +129,7 @@ def test_where_all_is_well_that_is_said(tmp_path: Path) -> None:
     run = write_practice(tmp_path, [iteration(step) for step in range(1, 9)])
     assert shown(run).beyond == 0
     text = page(read_run(run))
-    assert "No sign is beyond its threshold." in text
+    assert "No warnings." in text
     assert 'class="beyond"' not in text
 
 

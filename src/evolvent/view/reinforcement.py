@@ -388,12 +388,12 @@ def build_verdict(success: Trend | None, returned: Trend | None, readings: Seque
     learns, sentence = _judge_learning(success, returned)
     if not alarms:
         addition = "" if learns else " The reason is none of these: look at credit, the tasks and the learning rate."
-        return f"{sentence} No sign is beyond its threshold.{addition}"
+        return f"{sentence} No warnings.{addition}"
     first_alarm = alarms[0]
     description = f"{first_alarm.sign.title}, {first_alarm.shown}. It can mean that {first_alarm.sign.means}."
     if len(alarms) == 1:
-        return f"{sentence} One sign is beyond its threshold: {description}"
-    return f"{sentence} {len(alarms)} signs are beyond their thresholds. The first: {description}"
+        return f"{sentence} One warning: {description}"
+    return f"{sentence} {len(alarms)} warnings. The first: {description}"
 
 
 def _judge_learning(success: Trend | None, returned: Trend | None) -> tuple[bool, str]:
