@@ -74,7 +74,7 @@ ROSE, STAYED, FELL = Trend(0.02, 0.4, "rose", 20), Trend(0.02, 0.024, "stayed", 
 @pytest.mark.parametrize(
     ("success", "returned", "begins"),
     [
-        (ROSE, ROSE, f"It is learning: success in training rose from 2.0 % to 40 % {FIVE}. No sign"),
+        (ROSE, ROSE, f"It is learning: success in training rose from 2.0 % to 40 % {FIVE}. No warnings"),
         (STAYED, STAYED, "It is not learning: success in training was 2.0 % at first and is 2.4 % now, no change"),
         (FELL, None, f"It is getting worse: success in training fell from 40 % to 10 % {FIVE}."),
         (STAYED, ROSE, f"It is learning: the return in training rose from 0.02 to 0.4 {FIVE}."),
@@ -111,8 +111,7 @@ def test_each_sign_beyond_its_threshold_comes_first_with_what_it_means(sign: Any
     assert [one.beyond for one in found.readings] == [True] + [False] * (len(SIGNS) - 1)
     assert found.readings[0].now == pytest.approx(worse)
     assert found.verdict.endswith(
-        f"One warning: {sign.title}, {format_number(sign.name, worse)}. It can mean that "
-        f"{sign.means}."
+        f"One warning: {sign.title}, {format_number(sign.name, worse)}. It can mean that {sign.means}."
     )
     text = page(read_run(run))
     row = text[text.index('class="beyond">') :].partition("</tr>")[0]
