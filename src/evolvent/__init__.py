@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from evolvent.scale.local_backend import local_run
     from evolvent.scale.train_grpo import train_grpo
     from evolvent.store.store import Store
-    from evolvent.trajectory import Annotation, Generation, Score, Start, Step, Task, Trajectory
+    from evolvent.trajectory import Generation, Score, Start, Step, Task, Trajectory
     from evolvent.view import report
     from evolvent.worlds.base import Env, TextWorld, World
     from evolvent.worlds.crafting import Crafting
@@ -59,7 +59,7 @@ _HOMES = {
     "scale.local_backend": ("local_run",),
     "scale.train_grpo": ("train_grpo",),
     "store.store": ("Store",),
-    "trajectory": ("Annotation", "Generation", "Score", "Start", "Step", "Task", "Trajectory"),
+    "trajectory": ("Generation", "Score", "Start", "Step", "Task", "Trajectory"),
     "view": ("report",),
     "worlds.base": ("Env", "TextWorld", "World"),
     "worlds.crafting": ("Crafting",),
@@ -74,12 +74,11 @@ _FORMER_NAMES = {
     "drive": "run_jobs",
     "policy_for": "make_policy",
 }
-_MOVED_NAMES = {"ScoreAsk": "engine"}  # to a namespace, because few need them
+_MOVED_NAMES = {"Annotation": "trajectory", "ScoreAsk": "engine"}  # to a module, because few need them
 
 __version__ = "0.1.0"
 __all__ = [
     "AgentEvolConfig",
-    "Annotation",
     "Config",
     "ConfigError",
     "Crafting",
