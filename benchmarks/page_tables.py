@@ -648,6 +648,33 @@ BENCHES = (
         "Ten panels and what they say: [R3](papers/r3.md).",
     ),
     Bench(
+        "R3 on hidden chains, under gates",
+        "r3 --study chains",
+        "r3_chains.json",
+        (
+            _x("mixed minus outcomes alone, over 8, 12 and 16 steps", "r3_minus_outcome_ci", 0),
+            _x("8 steps", "r3_minus_outcome_by_length.8"),
+            _x("12 steps", "r3_minus_outcome_by_length.12"),
+            _x("16 steps", "r3_minus_outcome_by_length.16"),
+            _x("imitation of the same demonstrations, 16 steps", "success.sft.16"),
+            _x("staged, 16 steps", "success.staged.16"),
+            _x("gates passed", "gate_passed", 1),
+        ),
+        "Three of six frozen seeds ([R3](papers/r3.md)).",
+    ),
+    Bench(
+        "Comment augmentation on SmolLM2, under gates",
+        "comments_real",
+        "comments_real.json",
+        (
+            _x("commented and filtered minus bare code, as much code", "comments_minus_raw_ci", 0),
+            _x("bare code", "success.raw"),
+            _x("every comment right", "success.right_tokens", 0.3),
+            _x("gates passed", "gate_passed", 1),
+        ),
+        "Functions over an invented library, asked in words; three seeds ([comments](papers/comments.md)).",
+    ),
+    Bench(
         "Optimizers by tunings",
         "tuning",
         "tuning.json",

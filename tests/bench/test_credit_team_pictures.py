@@ -25,8 +25,25 @@ def read_page(name: str) -> str:
     return (ROOT / "docs" / "papers" / name).read_text(encoding="utf-8")
 
 
-def test_the_kept_picture_is_that_of_the_kept_results(pictures):
-    assert read_page("poad.svg") == pictures.draw("poad.svg")
+@pytest.mark.parametrize("name", ["poad", "r3"])
+def test_the_kept_picture_is_that_of_the_kept_results(pictures, name):
+    assert read_page(f"{name}.svg") == pictures.draw(f"{name}.svg")
+
+
+def test_the_page_of_r3_holds_the_table_of_the_kept_results(pictures):
+    table = pictures.format_table("r3.md")
+    assert table in read_page("r3.md"), f"paste this table:\n{table}"
+
+
+def test_chains_are_drawn_by_their_length(pictures):
+    figures = {
+        "success": {"outcome": {"8": [1.0, 0.9, 1.0], "16": [0.0, 0.0, 0.1]}, "mixed": {"16": [0.9, 0.8, 1.0]}},
+        "r3_minus_outcome_by_length": {"16": [0.9, 0.7, 1.0]},
+    }
+    titles = list_titles(pictures.draw_chains(figures))
+    assert "outcomes alone, steps of the chain 16: 0 (0 to 0.1)" in titles
+    assert titles.count("mixed (R3), steps of the chain 16: 0.9 (0.7 to 1)") == 1
+    assert "| 16 |  | .00 [.00, .10] |  | .90 [.80, 1.00] |  | +.90 [+.70, +1.00] |" in pictures.format_chains(figures)
 
 
 def test_the_page_shows_its_picture_with_a_text():
