@@ -29,7 +29,7 @@ from rich.console import Console
 from benchmarks.pretrained import list_interval
 from benchmarks.rates import RateGrid
 from benchmarks.reporting import about, versions, write
-from benchmarks.study import summary_path
+from benchmarks.study import study_run, summary_path, unpack, unpacked_copy
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Script
 from evolvent.bench.results import ArmResult, collect_outcomes, read_costs
@@ -367,27 +367,31 @@ def _play_sft(plan: ChainPlan, arm_run: ArmRun) -> ArmResult:
 
 def play_chains(folder: Path, *, seeds: Sequence[int], step: str, quick: bool) -> dict[str, Any]:
     """Tunes ("tune"), plays ("play") or only reads ("report") the study in its folder; returns its figures."""
+    if step == "report":
+        with unpacked_copy(folder) as copy:
+            return _show_figures(copy, quick=quick)
     plan = QUICK_CHAINS if quick else CHAINS
-    if step == "tune" or quick:
-        for line in tune(plan, folder):
-            print(line, flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with study_run(folder):
+        unpack(folder)
+        if step == "tune" or quick:
+            for line in tune(plan, folder):
+                print(line, flush=True)
         if step == "tune":
             return {"benchmark": "r3 chains", "rates": {kind: _grid(plan).tried(folder, kind) for kind in ARMS}}
-    if step == "play":
         rates = dict.fromkeys(ARMS, plan.rates[1]) if quick else choose_rates(plan, folder)
         run_study(build_study(plan, rates, seeds), folder, observe=_print_event)
-    summary = read_summary(folder)
-    values = to_json(summary)
-    Console(width=110).print(study_table(values, width=110))
-    figures = {
-        "benchmark": "r3 chains",
-        "quick": quick,
-        **summarize_chains(summary),
-        **about("evolvent", "torch", threads=1),
-    }
-    if step == "play" and not quick:
+        figures = _show_figures(folder, quick=quick)
+    if not quick:
         write(summary_path(folder, "r3_chains"), figures)
     return figures
+
+
+def _show_figures(folder: Path, *, quick: bool) -> dict[str, Any]:
+    summary = read_summary(folder)
+    Console(width=110).print(study_table(to_json(summary), width=110))
+    facts = about("evolvent", "torch", threads=1)
+    return {"benchmark": "r3 chains", "quick": quick, **summarize_chains(summary), **facts}
 
 
 def summarize_chains(summary: StudySummary) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from benchmarks.r3.chains import (
     summarize_chains,
     tuning_digest,
 )
-from benchmarks.study import write_cell
+from benchmarks.study import pack, write_cell
 from evolvent.agents.plain import Script
 from evolvent.bench.study import ArmResult, run_study
 from evolvent.bench.verdict import read_summary
@@ -82,8 +82,9 @@ def test_gates_rates_and_the_plan_are_frozen():
 def test_a_quick_study_is_played_to_its_end_and_has_no_verdict(tmp_path):
     summary = play_chains(tmp_path, seeds=[0, 1], step="play", quick=True)
     assert summary["gate_passed"] is False and summary["verdict"].startswith("no verdict: gate ")
-    assert not summary["unfinished"] and [gate["name"] for gate in summary["gates"]][1] == "right steps of the base"
-    assert {rate["world"] for rate in summary["rates"]} == {f"chain{length}" for length in QUICK_CHAINS.lengths}
+    assert summary["unfinished"] == 0 and [gate["name"] for gate in summary["gates"]][1] == "right steps of the base"
+    assert all(set(own) == {str(length) for length in QUICK_CHAINS.lengths} for own in summary["success"].values())
+    assert set(summary["success"]) == {"base", *ARMS, "sft"}
 
 
 def test_walks_are_sampled_where_success_is_measured(tmp_path):
@@ -115,3 +116,7 @@ def test_figures_stand_by_length(tmp_path):
     assert means == {"8": 0.0, "12": 0.8, "16": 0.7}
     assert figures["r3_minus_outcome_ci"][0] == pytest.approx(0.5)
     assert figures["success"]["sft"]["16"][0] == 0.5
+    pack(tmp_path)
+    assert not (tmp_path / "study.json").exists()
+    reported = play_chains(tmp_path, seeds=[10], step="report", quick=False)
+    assert {name: reported[name] for name in figures} == figures, "the report of packed results is the same"
