@@ -9,8 +9,8 @@ The tasks are word problems whose programs have five to seven lines. The base of
 has imitated programs of two and three lines: it knows the form, and rarely gets a long program right. Two hundred long
 problems have a demonstration. Every arm goes on from the base: PPO on outcomes from the beginning, R3 with starts at
 the ends of all lines (`mixed`), the same starts one stage after another (`staged`), and imitation of the demonstrations
-with as many learned tokens as R3. Arms of reinforcement play equally many episodes. Measured is the share of held-out
-long problems whose greedy program is right.
+with as many learned tokens as R3. Arms of reinforcement play equally many episodes; `staged` takes the rate of
+`mixed`. Measured is the share of held-out long problems whose greedy program is right.
 
 Prediction, before any run: mixed above outcome. The study judges only where the base samples a right long program in
 half a percent to fifteen percent of its tries, and where R3's critic explains a tenth of the variance of its returns.

@@ -51,7 +51,7 @@ from benchmarks.study import (
     study_run,
     summary_path,
 )
-from evolvent.errors import unknown_name_problem
+from evolvent.errors import ConfigError, unknown_name_problem
 from evolvent.rl.trainer import RLConfig
 from evolvent.stats import Interval, crossed_interval, paired_interval
 from evolvent.trajectory import sample_rng
@@ -261,7 +261,11 @@ def _run_frozen(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         name = f"credit_{options.study}"
         folder = Path(scratch) / name if options.quick else options.folder or RESULTS / name
-        finish(run_study(folder, quick=options.quick, play=not options.report), options)
+        try:
+            figures = run_study(folder, quick=options.quick, play=not options.report)
+        except ConfigError as error:
+            raise SystemExit(f"error: {error}") from error
+        finish(figures, options)
 
 
 if __name__ == "__main__":

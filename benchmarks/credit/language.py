@@ -7,7 +7,8 @@ An action is twelve words of six colors. The base, a model of 0.2 million weight
 colors at a door, and a language, chains of colors in which each has a likely successor. Learning by acting pays the
 share of right colors of the door's code. Nothing pays the language; how well its held-out sentences are still known is
 their perplexity. ETPO (coefficient beta) and PPO over tokens (coefficient of log pi - log reference in the reward)
-have the same objective, and take the same coefficients.
+have the same objective, and take the same coefficients; each plays as many episodes, with the passes over an iteration
+that its command has by default (ETPO 4, PPO 2).
 
 Every 20 iterations 256 texts are sampled: their mean return, and their divergence from the base in nats a token. An arm
 may choose its coefficient and its iteration: of the points within a divergence the one of the greatest return. It is
@@ -44,6 +45,7 @@ from evolvent.curate.difficulty import answer_logprobs
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
+from evolvent.identity import version_1_values
 from evolvent.learn.learner import RL_TRAIN, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import TokenSequence, flatten
@@ -98,7 +100,23 @@ class LanguagePlan:
     @property
     def digest(self) -> str:
         """Returns 16 hex digits of the plan: cells of another plan are not read."""
-        return f"{sample_seed(canonical_json({**asdict(self), 'arms': ARMS, 'edition': 1})):016x}"
+        settings = {
+            arm: version_1_values(self.configure(arm, coef=self.tuned_coef, rate=self.rates[0])) for arm in ARMS
+        }
+        settings["train"] = version_1_values(RL_TRAIN)
+        return f"{sample_seed(canonical_json({**asdict(self), 'settings': settings, 'edition': 1})):016x}"
+
+    def configure(self, arm: str, *, coef: float, rate: float) -> ETPOConfig | PPOConfig:
+        """Returns the settings of an arm: the defaults of its method but for the coefficient of the divergence."""
+        practice = RLConfig(
+            iterations=self.iterations,
+            tasks_per_iteration=self.tasks_per_iteration,
+            group_size=self.group_size,
+            save_every=self.iterations,
+        )
+        if arm == "etpo":
+            return ETPOConfig(beta=coef, practice=practice.model_copy(update={"ppo_epochs": 4, "critic_lr": rate}))
+        return PPOConfig.model_validate({**TOKEN, "kl": coef, "practice": practice})
 
     @property
     def grid(self) -> RateGrid:
@@ -262,12 +280,6 @@ def train_arm(
 ) -> list[dict[str, list[float]]]:
     """Trains an arm and returns the measurements on its way."""
     world = Code()
-    practice = RLConfig(
-        iterations=plan.iterations,
-        tasks_per_iteration=plan.tasks_per_iteration,
-        group_size=plan.group_size,
-        save_every=plan.iterations,
-    )
     points: list[dict[str, list[float]]] = []
     backend = _Measuring(
         {world.name: world},
@@ -282,11 +294,10 @@ def train_arm(
         measure_policy(plan, policy, base, seed=sample_seed("language", seed, number))
     )
     with TemporaryDirectory() as scratch, Run(Path(scratch), backend, seed=seed) as run:
-        if arm == "etpo":
-            soft = practice.model_copy(update={"ppo_epochs": 4, "critic_lr": rate})
-            etpo(base, world.tasks("train", "seen"), config=ETPOConfig(beta=coef, practice=soft), run=run)
+        config = plan.configure(arm, coef=coef, rate=rate)
+        if isinstance(config, ETPOConfig):
+            etpo(base, world.tasks("train", "seen"), config=config, run=run)
         else:
-            config = PPOConfig.model_validate({**TOKEN, "kl": coef, "practice": practice})
             ppo(base, world.tasks("train", "seen"), config=config, run=run)
     return points
 

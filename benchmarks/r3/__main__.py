@@ -37,7 +37,7 @@ from benchmarks.study import (
     study_run,
     summary_path,
 )
-from evolvent.errors import Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.methods.r3 import R3Config
 from evolvent.rl.trainer import RLConfig
 from evolvent.stats import crossed_interval
@@ -216,7 +216,11 @@ def _run_chains(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "chains" if options.quick else options.folder or RESULTS / "r3_chains"
         seeds = options.seeds or ([0, 1] if options.quick else list(range(10, 16)))
-        finish(play_chains(folder, seeds=seeds, step=step, quick=options.quick), options)
+        try:
+            figures = play_chains(folder, seeds=seeds, step=step, quick=options.quick)
+        except ConfigError as error:
+            raise SystemExit(f"error: {error}") from error
+        finish(figures, options)
 
 
 if __name__ == "__main__":

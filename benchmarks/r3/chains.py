@@ -29,7 +29,7 @@ from rich.console import Console
 from benchmarks.pretrained import list_interval
 from benchmarks.rates import RateGrid
 from benchmarks.reporting import about, versions, write
-from benchmarks.study import study_run, summary_path, unpack, unpacked_copy
+from benchmarks.study import read_rows, study_run, summary_path, unpack, unpacked_copy
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Script
 from evolvent.bench.results import ArmResult, collect_outcomes, read_costs
@@ -37,6 +37,7 @@ from evolvent.bench.study import Arm, ArmRun, Gate, PrimaryComparison, Study, St
 from evolvent.bench.verdict import StudySummary, read_summary, to_json
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
+from evolvent.errors import ConfigError
 from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -366,8 +367,14 @@ def _play_sft(plan: ChainPlan, arm_run: ArmRun) -> ArmResult:
 
 
 def play_chains(folder: Path, *, seeds: Sequence[int], step: str, quick: bool) -> dict[str, Any]:
-    """Tunes ("tune"), plays ("play") or only reads ("report") the study in its folder; returns its figures."""
+    """Tunes ("tune"), plays ("play") or only reads ("report") the study in its folder; returns its figures.
+
+    Raises:
+        ConfigError: nothing to report, rates that were not tried, or another study in the folder.
+    """
     if step == "report":
+        if not read_rows(folder, "study"):
+            raise ConfigError(f"{folder} does not hold a frozen study", hint="run it without --report first")
         with unpacked_copy(folder) as copy:
             return _show_figures(copy, quick=quick)
     plan = QUICK_CHAINS if quick else CHAINS

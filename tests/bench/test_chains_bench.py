@@ -93,6 +93,11 @@ def test_walks_are_sampled_where_success_is_measured(tmp_path):
         assert run._verbs.panel == EvaluationPanel(limit=150, temperature=1.0)
 
 
+def test_a_report_of_nothing_names_the_folder(tmp_path):
+    with pytest.raises(ConfigError, match=f"{tmp_path.name} does not hold a frozen study"):
+        play_chains(tmp_path, seeds=[10], step="report", quick=False)
+
+
 def test_figures_stand_by_length(tmp_path):
     """Of ten walks of each length and seed: mixed 9, 8, 7; outcome 9, 0, 0; differences 0, .8, .7, their mean .5."""
     right = {"base": (0, 0, 0), "outcome": (9, 0, 0), "staged": (9, 9, 9), "mixed": (9, 8, 7), "sft": (5, 5, 5)}
