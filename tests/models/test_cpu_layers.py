@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -313,3 +314,11 @@ def test_norms_of_another_formula_stay_as_they_are():
     assert cpu_layers._is_rms_norm(LlamaRMSNorm) and cpu_layers._is_rms_norm(Qwen3RMSNorm)
     assert not cpu_layers._is_rms_norm(GemmaRMSNorm), "one more than its weight"
     assert not cpu_layers._is_rms_norm(torch.nn.LayerNorm)
+
+
+@pytest.mark.parametrize("surroundings", [FakeTensorMode, lambda: torch.device("meta"), torch.inference_mode])
+def test_the_kind_of_a_norm_does_not_depend_on_where_it_is_first_met(surroundings):
+    cpu_layers._is_rms_norm.cache_clear()  # as before a training that first estimates its memory
+    with surroundings():
+        assert cpu_layers._is_rms_norm(LlamaRMSNorm) and not cpu_layers._is_rms_norm(GemmaRMSNorm)
+    assert cpu_layers._is_rms_norm(LlamaRMSNorm)

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -296,19 +297,22 @@ def _run_norm(module: Any, x: Tensor) -> Tensor:
 
 @cache
 def _is_rms_norm(kind: Callable[..., torch.nn.Module]) -> bool:
-    """Returns whether modules of a class compute what `_RmsNorm` does, tried on one of them."""
+    """Returns whether modules of a class compute what `_RmsNorm` does, tried on one of them.
+
+    The answer is kept, so the trial has real numbers even where tensors of the caller have none, as on `meta`.
+    """
     if not getattr(kind, "__name__", "").endswith("RMSNorm"):
         return False
-    generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(3, 8, generator=generator), torch.randn(8, generator=generator)
-    try:
-        trial: Any = kind(8, eps=0.1)
-        trial.weight.data.copy_(weight)
-        expected = _RmsNorm.apply(x, weight, trial.variance_epsilon)  # type: ignore[no-untyped-call]
-        with torch.no_grad():
+    with unset_fake_temporarily(), torch.device("cpu"), torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        x, weight = (torch.randn(*shape, generator=generator, dtype=torch.float32) for shape in ((3, 8), (8,)))
+        try:
+            trial: Any = kind(8, eps=0.1).float()
+            trial.weight.data.copy_(weight)
+            expected = _RmsNorm.apply(x, weight, trial.variance_epsilon)  # type: ignore[no-untyped-call]
             return bool(torch.allclose(trial(x), expected, atol=1e-5))
-    except (AttributeError, TypeError, RuntimeError):  # it is made in another way, or has other parts
-        return False
+        except (AttributeError, TypeError, RuntimeError):  # it is made in another way, or has other parts
+            return False
 
 
 # ---------------------------------------------------------------- attention
