@@ -76,7 +76,7 @@ _FORMER_NAMES = {
 }
 _MOVED_NAMES = {"Annotation": "trajectory", "ScoreAsk": "engine"}  # to a module, because few need them
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AgentEvolConfig",
     "Config",
