@@ -70,12 +70,12 @@ class Plan:
 
     pretrained: Pretrained = field(default_factory=lambda: Pretrained(rank=32, context=1024))
     rows: int = 1000
-    tokens: int = 12_000
-    tuned_tokens: int = 4_000
+    tokens: int = 24_000
+    tuned_tokens: int = 6_000
     panel: int = 100
     tuned_panel: int = 30
     max_tokens: int = 48
-    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    rates: tuple[float, ...] = (6e-4, 2e-3, 6e-3)
     development: int = 100
 
 
