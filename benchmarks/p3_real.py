@@ -54,7 +54,8 @@ class Plan:
 
     Args:
         protocol: of the pool: its size, the share of wrong answers, samples and rounds, learned tokens of a round.
-        base_rate: learning rate of the base. tuned_panel: problems of each tier on dev. development: seed there.
+        base_rate: learning rate of the base. development: seed of the tuning.
+        tuned_rounds, tuned_panel: of a rate that is tried; problems are of each tier, on dev.
     """
 
     pretrained: Pretrained = field(default_factory=lambda: Pretrained(rank=16, context=512))
@@ -64,6 +65,7 @@ class Plan:
         )
     )
     base_rate: float = 1e-3
+    tuned_rounds: int = 1
     tuned_panel: int = 40
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
     development: int = 100
@@ -107,13 +109,13 @@ def measure_auc(scores: Sequence[float], is_right: Sequence[bool]) -> float:
     return statistic / (int(flags.sum()) * int((~flags).sum()))
 
 
-def _train(plan: Plan, folder: Path, base: Policy, arm: str, *, seed: int, rate: float) -> Policy:
+def _train(plan: Plan, folder: Path, base: Policy, arm: str, *, seed: int, rate: float, rounds: int) -> Policy:
     world = pool.world_of(plan.protocol, TASK)
     shown, is_right = _read_pool(plan, base, seed)
     if arm == "clean":
         shown = [sequence for sequence, right in zip(shown, is_right, strict=True) if right]
     count = len(shown) if arm == "pool" else plan.protocol.chosen
-    settings = {"rounds": plan.protocol.rounds, "count": count, "tokens": plan.protocol.tokens, **ARMS[arm]}
+    settings = {"rounds": rounds, "count": count, "tokens": plan.protocol.tokens, **ARMS[arm]}
     with plan.pretrained.open_run(folder, {world.name: world}, rate=rate, seed=seed, panel=pool.ROUNDS) as run:
         return p3(base, shown, config=P3Config.model_validate(settings), run=run)
 
@@ -125,7 +127,7 @@ def _solve(plan: Plan, policy: Policy, tasks: Sequence[Task]) -> tuple[list[int]
 def _try_rate(plan: Plan, folder: Path, arm: str, rate: float) -> float:
     place, seed = folder / "runs" / "tuning", plan.development
     base = _make_base(plan, place / "base", seed)
-    policy = _train(plan, place / f"{arm}-{rate:g}", base, arm, seed=seed, rate=rate)
+    policy = _train(plan, place / f"{arm}-{rate:g}", base, arm, seed=seed, rate=rate, rounds=plan.tuned_rounds)
     tasks = [
         task
         for tier in pool.TIERS
@@ -159,7 +161,8 @@ def _play_base(plan: Plan, arm_run: ArmRun) -> ArmResult:
 def _play(plan: Plan, arm_run: ArmRun, *, rate: float) -> ArmResult:
     started = process_time()
     base = load_policy(arm_run.previous["base"].folder / "policy")
-    policy = _train(plan, arm_run.folder, base, arm_run.arm, seed=arm_run.seed, rate=rate)
+    rounds = plan.protocol.rounds
+    policy = _train(plan, arm_run.folder, base, arm_run.arm, seed=arm_run.seed, rate=rate, rounds=rounds)
     outcomes, success, generated = _measure(plan, policy)
     tokens = Counter(read_costs(arm_run.folder, verbs=("fit",))[0])
     tokens["generated"] += generated
