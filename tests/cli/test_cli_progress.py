@@ -69,8 +69,8 @@ def test_stages_in_the_ledger_are_passed_over():
     assert "[3/4]" in progress.console.file.getvalue()
 
 
-def test_a_nested_stage_does_not_take_the_place_of_the_outer_one_in_the_plan():
-    """The last iteration of a practice measures before it ends: the practice stays the second of three stages."""
+def test_lines_are_numbered_in_their_order_where_stages_are_nested():
+    """The last iteration of a practice measures before it ends, so its line is the third."""
     plan = (PlannedStage("evaluate", 2), PlannedStage("practise", 4), PlannedStage("evaluate", 2))
     progress = Progress(make_console(io.StringIO(), {}), plan, Clock())
     progress.begin("evaluate", "base evaluate", None)
@@ -80,7 +80,7 @@ def test_a_nested_stage_does_not_take_the_place_of_the_outer_one_in_the_plan():
     progress.end()
     progress.update({"kind": "practise", "step": 4})
     positions = [line.partition(",")[0] for line in progress.console.file.getvalue().splitlines()]
-    assert positions == ["[1/3] base evaluate", "[3/3] grpo evaluate", "[2/3] grpo practise"]
+    assert positions == ["[1/3] base evaluate", "[2/3] grpo evaluate", "[3/3] grpo practise"]
 
 
 def test_an_unknown_size_gives_no_time_left():

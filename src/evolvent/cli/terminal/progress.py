@@ -138,10 +138,13 @@ class Progress:
         self._redraw(force=False)
 
     def end(self) -> None:
-        """Ends the stage and prints its line."""
+        """Ends the stage and prints its line. Lines are numbered in their order: a stage inside another ends first."""
         stage = self._active
         if stage is None:
             return
+        for outer in self._outer_stages:
+            first, second = sorted((stage.plan_position, outer.plan_position))
+            stage.plan_position, outer.plan_position = first, second
         seconds, amount = self._totals.get(stage.unit, (0.0, 0))
         self._totals[stage.unit] = (seconds + self.clock() - stage.start_time, amount + stage.done)
         self.console.print(self._format_line(stage), soft_wrap=True)
