@@ -47,12 +47,12 @@ def test_methods_differ_in_kind_and_rate_alone():
         assert count_updates(SIZES, task) >= 1000
 
 
-def keep_study(folder, *, best=1e-3, last=0.9, **heights):
+def keep_study(folder, *, best=1e-3, last=0.9, tuned_last=0.9, **heights):
     for task in PLAN.tasks:
         for method in METHODS:
             for rate in PLAN.rates:
                 height = 0.5 if rate == best else 0.4
-                keep(folder, SizeCell(task, method, PLAN.development, rate, PLAN.tuned_on), height)
+                keep(folder, SizeCell(task, method, PLAN.development, rate, PLAN.tuned_on), height, last=tuned_last)
             for seed in PLAN.seeds:
                 cell = SizeCell(task, method, seed, best, PLAN.decisions)
                 keep(folder, cell, heights.get(method, 0.5) + 0.01 * seed, last=last)
@@ -91,6 +91,13 @@ def test_a_gate_that_fails_withholds_the_verdict(tmp_path, change):
     keep_study(tmp_path, mat=0.8, **change)
     figures = report_sizes(tmp_path, PLAN)
     assert figures["gate_passed"] is False and figures["verdict"] == "distinct 8: no verdict, a gate failed"
+
+
+def test_a_rate_at_the_end_of_the_grid_does_not_matter_where_none_learns(tmp_path):
+    keep_study(tmp_path, mat=0.8, best=1e-2, tuned_last=0.44)
+    figures = report_sizes(tmp_path, PLAN)
+    assert figures["verdict"] == "distinct 8: MAT is first" and not figures["at_grid_end"]
+    assert "distinct 8: mappo" in figures["learns_at_no_rate"]
 
 
 def test_what_is_missing_is_counted(tmp_path):
