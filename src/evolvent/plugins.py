@@ -3,7 +3,7 @@
     [project.entry-points."evolvent.worlds"]     NAME = "module:World"      a World, or a callable that makes one
     [project.entry-points."evolvent.methods"]    NAME = "module:METHOD"     a `methods.base.Method`
     [project.entry-points."evolvent.losses"]     NAME = "module:LOSS"       a `rl.presets.Preset`
-    [project.entry-points."evolvent.searches"]   NAME = "module:SEARCH"     a `search.registry.SearchMethod`
+    [project.entry-points."evolvent.searches"]   NAME = "module:SEARCH"     a `search.settings.SearchMethod`
     [project.entry-points."evolvent.graders"]    NAME = "module:grade"      a function (response, gold) -> Grade
     [project.entry-points."evolvent.encoders"]   NAME = "module:make"       makes an Encoder without arguments
 

@@ -170,7 +170,7 @@ class Run(Generic[P]):
 
     Args:
         folder: its directory; created if missing. It has one writer at a time (`Locked`).
-        verbs: the backend that runs `collect`, `fit`, `evaluate` and the other operations.
+        backend: runs `collect`, `fit`, `evaluate` and the other operations.
         seed: all randomness derives from it and from names.
         settings: by operation, the settings that its result depends on beside its arguments. A stage that was
             finished under other settings runs again.
@@ -492,8 +492,8 @@ class Run(Generic[P]):
         unchanged.
 
         The trainer is a `PolicyTrainer` (`rl/trainer.py`): `iterations()` begins after the last saved iteration, and
-        `policy`
-        is the result. Its rollouts and updates belong to this stage; each evaluation on the way is a stage of its own.
+        `policy` is the result. Its rollouts and updates belong to this stage; each evaluation on the way is a stage of
+        its own.
 
         Args:
             spec: objective, critic and settings; its `repr` must tell it from every other spec.

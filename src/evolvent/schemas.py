@@ -159,13 +159,11 @@ def json_schema(parameters: JsonObject) -> JsonObject:
     Names of types are translated. The outermost object takes no argument that it does not name unless it allows them
     (`additionalProperties`, or a combination of schemas); inner objects are as open as they declare. A parameter of the
     flat form is required unless it has a default or its type is optional. A recursive reference is refused: it
-    describes
-    an infinite tree, from which neither a masked prompt nor a check of bounded cost can be made.
+    describes an infinite tree, from which neither a masked prompt nor a check of bounded cost can be made.
 
     Raises:
         SampleInvalid: with the path, if the schema is malformed, has an unknown type, is deeper than `MAX_DEPTH` or
-            larger
-            than `MAX_NODES`, or has a reference that is remote, unresolved or recursive.
+            larger than `MAX_NODES`, or has a reference that is remote, unresolved or recursive.
     """
     reader = _Reader(parameters)
     if is_flat(parameters):

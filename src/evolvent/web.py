@@ -305,9 +305,8 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 def is_too_deep(data: bytes, depth: int) -> bool:
     """Returns whether a JSON text nests more than `depth` lists and objects; nothing is parsed.
 
-    Strings are cut out, everything but the brackets is deleted, and the innermost pairs are removed `depth` times,
-    each at
-    the speed of `bytes.replace`. In a text that does not close its brackets every opening counts.
+    Strings are cut out, everything but the brackets is deleted, and the innermost pairs are removed `depth` times, each
+    at the speed of `bytes.replace`. In a text that does not close its brackets every opening counts.
     """
     if data.count(b"[") + data.count(b"{") <= depth:
         return False

@@ -2,7 +2,7 @@
 
 The belief is an argument: a verifier's estimate of the chance that the task is done, votes among sampled
 answers, or a filter's summary. The detectors are those of `belief/stopping.py`. An episode ended so has
-`ended_by="agent"`; whether the world agrees that it was done is what `belief.outcomes.outcomes_of` counts.
+`ended_by="agent"`; whether the world agrees that it was done is what `belief.outcomes.tabulate_trajectories` counts.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _StoppingMind:
 def stop_scores(trajectory: Trajectory) -> NDArray[np.float64]:
     """Returns [T] the scores of an episode's updates: one before each step, and the last where the agent ended it.
 
-    Infinite where nothing could be said. For `belief.replay.ScoredRun`.
+    Infinite where nothing could be said. For `belief.comparison.ScoredRun`.
     """
     marks = [step.info for step in trajectory.steps]
     marks += [trajectory.meta] if "stopped" in trajectory.meta else []

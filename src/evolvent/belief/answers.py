@@ -100,8 +100,7 @@ class AnswerBelief:
         """Computes the summary for detectors, as a batch of one: B = 1.
 
         The entropy is that of the shares of the parsed answers; before the first answer it is log(most), as if every
-        vote could
-        be for another answer.
+        vote could be for another answer.
         """
         counts = np.sort([count for _, count in self.votes])[::-1].astype(np.float64)
         top_two = np.concatenate([counts, [0.0, 0.0]])[:2]

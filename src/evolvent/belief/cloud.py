@@ -114,7 +114,8 @@ def draw_prior(
 
     Args:
         priors: B priors of the same families.
-        n: Particles of each belief, at least 1. One particle never learns: it is the estimate, whatever is read.
+        num_particles: Particles of each belief, at least 1. One particle never learns: it is the estimate, whatever
+            is read.
         seeds: [B]. Equal seeds and priors give equal particles.
         device: Device of the particles; they are float32.
         fused: Whether to use loops compiled by numba, on CPUs only: at least ten times faster, after some seconds of
@@ -364,14 +365,13 @@ def compute_features(
     """Computes the policy's features of a belief: [B, 13], most of them in -1..1.
 
     position / L, mean / L, std / L, (mean - position) / L (two each); log spread / L, x-y correlation, log10 of the
-    reading
-    over the threshold (0: nothing was detected), a flag of a detection, t / horizon.
+    reading over the threshold (0: nothing was detected), a flag of a detection, t / horizon.
 
     Args:
-        seen: Summary of B clouds.
+        belief_summary: Summary of B clouds.
         position: [B, 3] meters.
         z: [B]. Readings.
-        t: [B]. Steps.
+        steps: [B]. Steps.
         horizon: Maximum steps of an episode.
         length: L, the longer side of the area, meters.
         sensor: The sensor.

@@ -246,12 +246,10 @@ class ChooserResult:
         name: Name of the chooser.
         sensor: Id of the sensor.
         trajectories: [N]. `success` says whether the estimate was right at the end, `ended_by` "agent" whether the
-            agent
-            stopped; `meta` has the error and the traveled distance, in meters.
+            agent stopped; `meta` has the error and the traveled distance, in meters.
         scores: The detector's score after each step, as annotations.
         decision_ms: CPU milliseconds of choosing for one episode, without the belief update that all share; the mean
-            over
-            decisions of a whole batch.
+            over decisions of a whole batch.
     """
 
     name: str
@@ -314,8 +312,7 @@ def play_episodes(
     """Plays episodes in batches; the batch size does not change them.
 
     A belief that does not allow a reading ends its episode with an error: no reward, no stop, no truth. Recorded
-    rewards
-    are AGDC's default, for planners too.
+    rewards are AGDC's default, for planners too.
 
     Args:
         choose: Chooses the moves.
@@ -324,7 +321,7 @@ def play_episodes(
         name: Name of the chooser in the records.
         detector: Ends the episodes.
         particles: Particles of a belief (None: the preset's).
-        at_once: Number of simultaneous episodes.
+        batch_size: Number of simultaneous episodes.
         fused: See `particles.prior`.
     Raises:
         BatchMismatch: no start, or two equal ones.

@@ -168,7 +168,7 @@ def reweigh_fused(
 
     Args:
         belief: Log weights [B, N], theta [8, B, N], derived terms [4, B, N].
-        place: [B, 4]. Sensor positions and readings.
+        readings: [B, 4]. Sensor positions and readings.
         row: [7]. See `likelihood.sensor_row`.
     """
     log_w, theta, derived = belief

@@ -36,8 +36,7 @@ def make_grid(
     Args:
         priors: B priors of the same families.
         cells: Number of cells of each unknown, by name; a known one needs none. Uniform ones are split evenly, normal
-            ones
-            within four standard deviations, gamma ones up to six above the mean.
+            ones within four standard deviations, gamma ones up to six above the mean.
         seeds: [B]. Seeds for planners that draw (None: 0, 1, ...).
         device: Device of the arrays.
     Raises:

@@ -19,7 +19,7 @@ from evolvent.errors import ConfigError, Problem, unknown_name_problem
 __all__ = ["DETECTORS", "parse_detector"]
 
 DETECTORS = ("decided", "agreement:SHARE", "scattered:SHARE", "entropy:NATS", "std:ZETA", "trace:ZETA")
-"""What `read_detector` reads."""
+"""Forms that `parse_detector` accepts."""
 
 
 def parse_detector(text: str, *, setting: str = "stop") -> Detector:
@@ -30,7 +30,7 @@ def parse_detector(text: str, *, setting: str = "stop") -> Detector:
 
     Args:
         text: The text.
-        where: Name of the setting in error messages.
+        setting: Name of the setting in error messages.
     Raises:
         ConfigError: an unknown name or number; numbers out of range.
     """

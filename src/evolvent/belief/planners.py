@@ -118,7 +118,7 @@ def tabulate_outcomes(
         log_l: [B, K, J, N]. Log-likelihood of each outcome under each hypothesis.
         weight: [B, K, J]. Weight of each outcome; sums to 1 over J.
         xy: [2, B, N]. Position of each hypothesis.
-        places: [B, K, 2]. Candidates.
+        positions: [B, K, 2]. Candidates.
         allowed: [B, K]. Whether each may be chosen (None: all).
     """
     columns, centre = _moment_columns(log_w, *xy)

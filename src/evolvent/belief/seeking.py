@@ -36,9 +36,9 @@ class StepResult:
     """The result of a step of B episodes.
 
     Args:
-        moved: [B]. Whether each was running.
-        over: [B]. Whether this step reached the horizon.
-        lost: [B]. Whether the belief did not allow the reading and was reset from the prior.
+        was_running: [B]. Whether each was running.
+        is_over: [B]. Whether this step reached the horizon.
+        is_lost: [B]. Whether the belief did not allow the reading and was reset from the prior.
     """
 
     was_running: Flags

@@ -333,8 +333,8 @@ class _CombinedDetector:
         self.detectors = detectors
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """Returns the fewest further votes, see `Foreseeing`: no look is skipped at which one of them could stop or
-        must count.
+        """Returns the fewest further votes, see `HasMinimumVotes`: no look is skipped at which one of them could stop
+        or must count.
         """
         fewest: NDArray[np.int64] = np.min(
             [min_further_votes(detector, summary) for detector in self.detectors], axis=0

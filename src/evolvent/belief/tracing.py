@@ -56,7 +56,7 @@ def trace_episode(
         name: Name of the chooser.
         detector: Ends the episode.
         particles: Particles of the belief (None: the preset's).
-        shown: Particles that are recorded of each moment.
+        num_particles: Particles that are recorded of each moment.
     Raises:
         ConfigError: fewer than one particle.
     """

@@ -34,8 +34,8 @@ class CallAnswer:
         sample: The sample as it was shown.
         text: The written text.
         calls: The parsed calls; None where the text could not be parsed.
-        verdict: Grade of the calls; a text that cannot be parsed is wrong, also where no call is expected.
-        generated: Number of generated tokens.
+        grade: Grade of the calls; a text that cannot be parsed is wrong, also where no call is expected.
+        num_generated: Number of generated tokens.
     """
 
     sample: CallSample

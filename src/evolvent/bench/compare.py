@@ -44,8 +44,7 @@ class ComparedResult:
     Args:
         name: Name as it was requested.
         panels: Panel ("world/tier") -> task id -> (kind, successes). A run has one success a task, None where the
-            episode
-            could not be scored; an arm of a study has one a seed.
+            episode could not be scored; an arm of a study has one a seed.
         seeds: Seeds of the study, in the order of the successes; empty for a run or a single seed.
         notes: Notes on the result, a sentence each.
     """

@@ -80,15 +80,12 @@ def measure_perplexity(
     texts.
 
     Predicted tokens are: of a text all but the first token read, of a conversation those of the assistant (with the
-    stop
-    token), of a token sequence those with a learning weight. Control tokens spelled out in a text stay letters. The
-    interval
-    resamples whole texts (the ratio of sums, `stats.paired`), n counts tokens.
+    stop token), of a token sequence those with a learning weight. Control tokens spelled out in a text stay letters.
+    The interval resamples whole texts (the ratio of sums, `stats.paired_interval`), n counts tokens.
 
     Raises:
         ConfigError: no token to predict. VocabularyMismatch: a word that the policy does not know. EngineError: the
-            model's
-            output is not finite.
+            model's output is not finite.
     """
     engine = engine_or_new(policy, engine)
     sequences = [_predicted_tokens(policy, losses_of_span) for losses_of_span in data]
@@ -186,10 +183,8 @@ def measure_classification(
     """Returns metrics of the choice with the highest log-probability: accuracy, macro-F1, and each class's F1.
 
     The classes are the texts of the choices where all questions have the same ones, otherwise their numbers (1, 2,
-    ...).
-    Macro-F1 is the mean of `2 tp / (2 tp + fp + fn)` over the classes that occur as a truth or a prediction; its
-    interval
-    resamples questions. The first choice wins among equal scores.
+    ...). Macro-F1 is the mean of `2 tp / (2 tp + fp + fn)` over the classes that occur as a truth or a prediction; its
+    interval resamples questions. The first choice wins among equal scores.
 
     Raises:
         ConfigError: no questions, or one that does not fit the context. VocabularyMismatch, EngineError: see

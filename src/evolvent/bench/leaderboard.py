@@ -18,9 +18,8 @@ _Pin = tuple[str, int]  # digest of the tasks, steps of an episode
 def build_leaderboard(sheets: Sequence[Sheet]) -> dict[str, object]:
     """Builds the leaderboard as plain data (JSON values), best first.
 
-    A panel is identified by its tasks and its horizon as most sheets have them. Results on other tasks of the same
-    name are
-    listed under `other` and not ranked; only players of every panel get an overall rate.
+    A panel is identified by its tasks and its horizon as most sheets have them. Results on other tasks of the same name
+    are listed under `other` and not ranked; only players of every panel get an overall rate.
 
     Returns:
         worlds: [{name, panels}]; horizons: panel -> steps; players: [{name, kind, about, created, seed, overall,

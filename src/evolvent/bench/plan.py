@@ -51,7 +51,7 @@ class ArmRun:
     Attributes:
         arm, seed: Name of the arm, and the seed.
         folder: Its own existing folder, with the files of an interrupted attempt.
-        others: Finished arms of its `after` with this seed, by name.
+        previous: Finished arms of its `after` with this seed, by name.
         budget: Maximum computed tokens; None: unlimited.
     """
 

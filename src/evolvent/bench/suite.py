@@ -254,12 +254,9 @@ def overall_success(panels: Sequence[PanelResult]) -> Interval | None:
     of worlds.
 
     The panels are fixed and their tasks independent, so the distances of each panel's Wilson interval below and above
-    its
-    mean are added in squares, times the square of its weight (MOVER: Zou, Huang and Zhang, "A note on confidence
-    interval
-    estimation for a linear function of binomial proportions", 2009). A single panel keeps its own interval. None
-    where a
-    panel is withheld.
+    its mean are added in squares, times the square of its weight (MOVER: Zou, Huang and Zhang, "A note on confidence
+    interval estimation for a linear function of binomial proportions", 2009). A single panel keeps its own interval.
+    None where a panel is withheld.
     """
     if not panels or any(panel.errors for panel in panels):
         return None

@@ -2,8 +2,7 @@
 
 BLEU and chrF are those of sacrebleu (Post, "A Call for Clarity in Reporting BLEU Scores", arXiv 1804.08771), on its
 scale of 0 to 100 and with its tokenizer; ROUGE is that of Google's rouge-score, F1 from 0 to 1 against the best
-reference.
-`pip install 'evolvent[text]'`.
+reference. `pip install 'evolvent[text]'`.
 """
 
 from __future__ import annotations

@@ -139,11 +139,9 @@ class StudySummary:
         difference: The primary difference; None while no seed finished both arms.
         p: Two-sided sign-flip p of its seeds; None where there are no seeds, or more than 22.
         room: Share of the distance from the control to the upper arm that the primary arm covered; None without that
-            arm or
-            distance.
+            arm or distance.
         differences: The primary arm against its control and its base, over all worlds, by world and by panel; every
-            other
-            arm against the control over all worlds.
+            other arm against the control over all worlds.
         unfinished: Every arm and seed that failed or was not played yet.
         gates: Result of every gate, in the order of the study.
         gate_passed: Whether all gates passed; None: the study has no gates.

@@ -93,7 +93,7 @@ def allocate_quotas(total: int, weights: ArrayLike, capacities: ArrayLike, *, rn
     Args:
         total: Number of items to distribute.
         weights: `[c]`. Weight of each cell.
-        rooms: `[c]`. Number of items that each cell can take.
+        capacities: `[c]`. Number of items that each cell can take.
         rng: Generator that orders equal remainders.
     """
     shares, capacity = np.asarray(weights, np.float64), np.asarray(capacities, np.int64)

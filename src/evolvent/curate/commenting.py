@@ -79,9 +79,9 @@ class CommentResult:
         notes: The notes that were inserted.
         left_out: Number of parts of the answer that were not inserted.
         outcome: "unchanged": no note was valid; "skipped": the generator calls the code not worth comments;
-            "unparsable", "code_changed": see `curate.comments.Commented`; "too_long": the request does not fit the
-            context; "failed": there was no answer, and `why` gives the reason.
-        why: Kind and message of the error for "failed".
+            "unparsable", "code_changed": see `curate.comments.CommentedSource`; "too_long": the request does not fit
+            the context; "failed": there was no answer, and `failure` gives the reason.
+        failure: Kind and message of the error for "failed".
     """
 
     source: Source
@@ -127,8 +127,8 @@ def read_episode(source: Source, trajectory: Trajectory, *, max_tokens: int | No
 
     Args:
         source: The source of the episode.
-        played: The episode.
-        longest: Maximum tokens of a reply, where an endpoint reports only its number of tokens. The last line of a
+        trajectory: The episode.
+        max_tokens: Maximum tokens of a reply, where an endpoint reports only its number of tokens. The last line of a
             truncated answer is dropped, since it may end within a word.
     """
     if trajectory.error is not None:

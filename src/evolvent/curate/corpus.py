@@ -47,7 +47,7 @@ class FileRow:
 
 
 def item_ids(world: World) -> dict[str, str]:
-    """Maps task ids to `WORLD_INDEX`, as AgentGym names tasks; the index counts all tasks of the world."""
+    """Maps task ids to the world's name, `_` and the index among all tasks of the world, as AgentGym names tasks."""
     return {task.id: f"{world.name}_{index}" for index, task in enumerate(list_tasks(world))}
 
 

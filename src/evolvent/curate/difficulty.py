@@ -115,7 +115,7 @@ def answer_logprobs(
         policy: The policy.
         sequences: Sequences; their learning weights mark the answer tokens.
         max_tokens_per_forward: Maximum tokens of a forward.
-        dtype: See `rl.scoring.look`.
+        dtype: See `rl.scored_rollout.score_sequences`.
     Raises:
         NothingToLearn: a sequence without answer tokens. DeviceMemory: a forward does not fit.
     """
@@ -154,7 +154,7 @@ def split_by_lines(sequence: TokenSequence, decode: Callable[[int], str]) -> Tok
     Nothing is tokenized again. Answers that are not adjacent (turns) share no line.
 
     Args:
-        part: The sequence.
+        sequence: The sequence.
         decode: Returns the text of one token id.
     Raises:
         NothingToLearn: a sequence without answer tokens.

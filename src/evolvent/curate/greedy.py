@@ -183,8 +183,7 @@ class GreedySelector:
 
         A sum of d products errs by at most d eps / 2 of the lengths (Higham 2002, section 3.1), a direction in the
         features' precision by the same amount again; over t directions the errors of the squares add up to at most
-        twice
-        that times sqrt(t) (Cauchy-Schwarz). The bound is twice as large.
+        twice that times sqrt(t) (Cauchy-Schwarz). The bound is twice as large.
         """
         count, width = self._directions.shape
         return self._eps * (2 * (width + 2) * math.sqrt(count) + count) + 2 * _EPS * (width + 2)

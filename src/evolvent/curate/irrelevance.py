@@ -189,8 +189,7 @@ def measure_similarity(tool_a: Tool, tool_b: Tool) -> float:
 
     0.6 x Dice's coefficient of the content words of the descriptions + 0.4 x the similarity of the parameters: the best
     one-to-one pairing over the larger number of parameters, where a pair of one type counts 1/2 plus half of the
-    overlap
-    of the descriptions. Names count where descriptions are empty.
+    overlap of the descriptions. Names count where descriptions are empty.
 
     Raises:
         SampleInvalid: an invalid schema.
@@ -368,8 +367,8 @@ class IrrelevanceMixture:
 
     Args:
         samples: The given samples in their order, each followed by its irrelevant copy where it has one.
-        made: Number of copies.
-        wanted: Number of copies that were requested.
+        num_copies: Number of copies.
+        num_requested: Number of copies that were requested.
         left_out: Reason -> number of samples without a copy: "no_calls", "answerable", "no_tools", "invalid",
             "copied before".
     """

@@ -28,7 +28,7 @@ class ShardResult:
     Args:
         rows: Rows in order.
         counts: Event -> number of rows.
-        told: Sentences for people.
+        messages: Sentences for people.
         final: Whether the result may be cached; otherwise it is recomputed next time.
     """
 

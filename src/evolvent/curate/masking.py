@@ -115,8 +115,8 @@ class MaskSpec:
 def mask_sample(sample: CallSample, rng: np.random.Generator, spec: MaskSpec) -> tuple[CallSample, NameMap]:
     """Masks a sample with probability `spec.ratio`, and returns it with the map that converts calls back.
 
-    Duplicate tools are merged. Results of tools are data and stay; names that they mention are in `NameMap.left`. Gold
-    arguments are as valid under the masked schema as they were under the original one.
+    Duplicate tools are merged. Results of tools are data and stay; names that they mention are in `NameMap.unrenamed`.
+    Gold arguments are as valid under the masked schema as they were under the original one.
 
     Args:
         sample: The sample.
@@ -153,7 +153,7 @@ def mask_epoch(
         samples: The samples.
         spec: Settings of masking.
         seed, epoch: Seed the random numbers of each sample together with its id.
-        invalid: Called with samples that cannot be masked, which are left out; None: the first one is raised.
+        on_invalid: Called with samples that cannot be masked, which are left out; None: the first one is raised.
     Raises:
         SampleInvalid: see `mask`, with the sample's id.
     """
@@ -288,7 +288,7 @@ def _draw_defaults(
     """Draws new values for defaults that gold arguments repeat and that may change.
 
     Args:
-        told: By tool, its outermost parameters that have a default.
+        defaults_by_tool: By tool, its outermost parameters that have a default.
     Returns:
         (tool, parameter) -> (old value, new value).
     """

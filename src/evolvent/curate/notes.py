@@ -151,11 +151,11 @@ def parse_answer(text: str, num_lines: int) -> Proposal:
     texts.
 
     A fence around the answer, bullets, and a comment mark before the text are removed. Nothing is evaluated. Insertion
-    decides whether a note may stand at its line (`evolvent.curate.comments.commented`).
+    decides whether a note may stand at its line (`curate.comments.add_comments`).
 
     Args:
         text: The answer; an answer longer than 200,000 characters is rejected.
-        lines: Number of lines of the source.
+        num_lines: Number of lines of the source.
     """
     if len(text) > MAX_ANSWER_CHARS:
         return Proposal((), (Reject(text[:80], f"an answer of more than {MAX_ANSWER_CHARS:,} characters"),))

@@ -57,10 +57,10 @@ class ToolOutline:
         tool: The tool, with references of its schema resolved.
         names: Names of its properties at every depth.
         text: Its descriptions, one a line.
-        told: Names of the tool and its properties that these mention, for each way of scrubbing.
-        others: Keys of values that the schema holds; no new name may equal one of them.
+        mentions: Names of the tool and its properties that these mention, for each way of scrubbing.
+        reserved_names: Keys of values that the schema holds; no new name may equal one of them.
         defaults: The outermost parameters that have a default.
-        simple: Whether no property has inner properties or a title.
+        is_simple: Whether no property has inner properties or a title.
     """
 
     tool: Tool

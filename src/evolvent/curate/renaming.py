@@ -50,8 +50,8 @@ class KeyMap:
 
     Args:
         renamed: Old key -> new key.
-        below: By old key, the renamed keys of the value.
-        rest: Renamed keys of the elements of a list, and of values under keys that the schema does not name.
+        children: By old key, the renamed keys of the value.
+        elements: Renamed keys of the elements of a list, and of values under keys that the schema does not name.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)

@@ -102,8 +102,8 @@ def mask_spans(sequence: TokenSequence, is_selected: NDArray[np.bool_]) -> Token
     """Sets the weight of unselected spans of a sequence to 0; other weights stay.
 
     Args:
-        part: The sequence.
-        chosen: `[S]`. Whether each span is selected, in the order of `answer_spans`.
+        sequence: The sequence.
+        is_selected: `[S]`. Whether each span is selected, in the order of `answer_spans`.
     Raises:
         BatchMismatch: another number of spans.
     """

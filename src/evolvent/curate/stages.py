@@ -61,7 +61,7 @@ class TransformReport:
     Args:
         read, rows: Number of rows that came in and went out.
         refused: Reason -> number of rows.
-        told: Messages about the first refused rows.
+        messages: Messages about the first refused rows.
         reused: Number of shards from the cache.
         shards: Number of all shards.
         sha256: Digest of the result.

@@ -97,7 +97,8 @@ def mix_starts(starts: Sequence[Start], cuts: Cuts, *, seed: int, min_start_rati
         starts: Starts of episodes.
         cuts: Cuts of the demonstrations by task id.
         seed: Seed of the draws.
-        whole: Minimum share of starts at the beginning; where it exceeds 1 / (M + 1), the cuts share the rest.
+        min_start_ratio: Minimum share of starts at the beginning; where it exceeds 1 / (M + 1), the cuts share the
+            rest.
     Raises:
         ConfigError: a share outside 0..1.
     """

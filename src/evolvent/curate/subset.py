@@ -163,7 +163,7 @@ class DatasetMeasurements:
     """Measurements of all rows.
 
     Args:
-        places: `[n]`. Usable rows; features `[n, d]` and quality `[n]` belong to them.
+        row_indices: `[n]`. Usable rows; features `[n, d]` and quality `[n]` belong to them.
         refused: Row -> reason why it cannot be used.
         digests: Digest of every row, 16 bytes each.
         blocks, reused: Number of blocks, and of those that were cached.
@@ -277,9 +277,9 @@ def select_rows(
     Features are converted to the normal form of `unit_features`; where all rows are equal, they are set to 1.
 
     Args:
-        known: Measurements of all rows.
+        measurements: Measurements of all rows.
         k: Number of rows.
-        by: Name in `SELECTORS`.
+        selector: Name in `SELECTORS`.
         seed: Seed of the selector.
         cells: With "dpp": number of k-means cells that select among their own rows, see `sharded_map`.
         quality: Whether the selector gets the quality.
@@ -315,9 +315,9 @@ def iterate_selected(
 
     Args:
         rows: The same rows once more; for "choice" they are not read.
-        known: Measurements of all rows.
-        chosen: The selection.
-        which: "chosen" or "choice".
+        measurements: Measurements of all rows.
+        selection: The selection.
+        output: "chosen" or "choice".
     Raises:
         CorruptRecord: the rows have changed since they were measured.
     """

@@ -318,10 +318,10 @@ class CodeTests:
 
     Args:
         entry: Name of the tested function in the code.
-        called: Name by which the tests call it.
+        called_name: Name by which the tests call it.
         body: Statements of the tests.
-        before: Program that defines the names used by the tests, where they run in a sandbox.
-        names: Names defined by `before` and Python; a test that uses other names is weak.
+        preamble: Program that defines the names used by the tests, where they run in a sandbox.
+        defined_names: Names defined by `preamble` and Python; a test that uses other names is weak.
     """
 
     entry: str
@@ -441,7 +441,7 @@ def grade_code(source: str, tests: CodeTests, open_sandbox: OpenSandbox) -> Grad
     Args:
         source: The complete code.
         tests: Tests from `humaneval` or `mbpp`.
-        open_box: Opens a fresh sandbox for a source.
+        open_sandbox: Opens a fresh sandbox for a source.
     Returns:
         The grade; `correct` is None where the tests are weak or never call the code; `why` names the failure.
     """

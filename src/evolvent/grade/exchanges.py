@@ -111,7 +111,7 @@ def grade_exchanges(source: str, tests: Exchanges, open_sandbox: OpenSandbox) ->
     Args:
         source: The program.
         tests: The exchanges.
-        open_box: Opens a fresh sandbox for a source; its limits are those of one exchange.
+        open_sandbox: Opens a fresh sandbox for a source; its limits are those of one exchange.
     """
     if not tests.inputs:
         return Grade(None, why="weak: no exchange")
@@ -171,8 +171,7 @@ def is_same_value(returned: object, expected: object) -> bool:
     """Returns whether a returned value equals the expected one, or the only element of an expected list.
 
     Sets of APPS wrap some results in lists. A tuple equals a list, and an integer key its text, as in JSON. Decimals
-    may
-    differ by a millionth.
+    may differ by a millionth.
     """
     value = _to_json(returned)
     is_wrapped = isinstance(expected, Sequence) and not isinstance(expected, str) and len(expected) == 1

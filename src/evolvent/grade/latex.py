@@ -155,9 +155,8 @@ def extract_answer(response: str) -> str | None:
     """Extracts the answer of a response as it is written; None where there is none.
 
     In this order: the last box; the line after the last "####"; the text after the last "answer is" up to the end of
-    the
-    sentence; the whole response where it has no words, or the text after its last "="; the last number. A box that is
-    never closed is not an answer, and nothing else is searched then.
+    the sentence; the whole response where it has no words, or the text after its last "="; the last number. A box that
+    is never closed is not an answer, and nothing else is searched then.
     """
     box_content = extract_boxed(response)
     if box_content is not None or _BOX.search(response):

@@ -151,7 +151,7 @@ class Source:
         """Returns the text up to one of the characters in `stops` outside all brackets and quotes.
 
         Raises:
-            InvalidAction: brackets or quotes that do not close, or brackets nested deeper than `DEEPEST`.
+            InvalidAction: brackets or quotes that do not close, or brackets nested deeper than `MAX_DEPTH`.
         """
         begin, position, closing_brackets = self.at, self.at, list[str]()
         opaque = _OPAQUE_GENERIC if self._generics else _OPAQUE
@@ -220,9 +220,8 @@ def _string_body(literal: str) -> str:
 def parse_python_literal(source: Source) -> object:
     """Parses the next Python literal: None, a boolean, a number, a string, a list, a tuple or a dict.
 
-    Arithmetic of numbers is computed: + - * / // % ** over integers of at most 1,024 bits, powers up to 64. A name,
-    and a
-    call or a subscript of a name, is returned as source text.
+    Arithmetic of numbers is computed: + - * / // % ** over integers of at most 1,024 bits, powers up to 64. A name, and
+    a call or a subscript of a name, is returned as source text.
 
     Raises:
         InvalidAction: other text, a number too large or not finite, a dict key that is not a text, a repeated key.
@@ -378,7 +377,7 @@ def _parse_name(source: Source) -> Any:
 
 
 def format_python_literal(value: object) -> str:
-    """Formats a value as a literal that `python_value` parses.
+    """Formats a value as a literal that `parse_python_literal` parses.
 
     Raises:
         InvalidAction: a value that no literal stands for.

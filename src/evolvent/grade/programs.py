@@ -96,8 +96,7 @@ def evaluate_straight(source: str) -> ProgramResult | None:
 
     Straight-line: assignments to names (also `+=` and similar), docstrings and one kind of return; numbers, names,
     + - * / // % **, and abs, float, int, max and min. No text over 4,000 characters, no integer of more than 1,024
-    bits,
-    no power above 64.
+    bits, no power above 64.
     """
     if len(source) > _MAX_CHARS or _NEEDS_SANDBOX.search(source):
         return None

@@ -71,8 +71,7 @@ def resolve_layout(model: PreTrainedModel, layout: Layout) -> Literal["bucketed"
     fastest.
 
     On an H100, 0.5B, texts of 128 to 384 and of 512 to 1536 tokens: 1.10 and 1.26 times the tokens a second of packed
-    rows
-    of 4,096 at most, whose mask no flash kernel takes.
+    rows of 4,096 at most, whose mask no flash kernel takes.
 
     Packed rows are for models that pass a trial of two short sequences. A model without weights, whose memory is
     planned, is not tried.
@@ -359,8 +358,7 @@ def model_inputs(
 
     Args:
         explicit_positions: always pass positions: a pipeline stage, or a model that is parallel along its sequence,
-            cannot
-            count them.
+            cannot count them.
     Raises:
         ConfigError: rows with branches, for a model whose attention takes no custom mask.
     """

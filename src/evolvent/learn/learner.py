@@ -99,8 +99,7 @@ class MetricSums:
 
         Raises:
             KLLimitReached: the metric of this update exceeds the limit, or will whatever is still to come: no metric
-                with a
-                limit is negative, so that the result does not depend on the split into micro-batches.
+                with a limit is negative, so that the result does not depend on the split into micro-batches.
         """
         self._left -= 1
         objective = self._objective

@@ -35,8 +35,7 @@ class DataOrder:
     """The order of the data: a seeded permutation for every epoch, split into updates.
 
     It is the same for every number of ranks, and an epoch's updates depend on seed and epoch alone, so that any
-    position is
-    reached directly.
+    position is reached directly.
 
     Args:
         lengths: tokens to feed of every sequence.

@@ -38,8 +38,7 @@ def measure_gemm_ceiling(device: torch.device, dtype: torch.dtype, *, seconds: f
     threads.
 
     It takes the fastest product within the time, because other programs may use the machine. Called by all ranks at
-    once,
-    the ranks share the same resources as in training. The training's random numbers are not touched.
+    once, the ranks share the same resources as in training. The training's random numbers are not touched.
     """
     size = 512 * math.ceil(torch.get_num_threads() ** (1 / 3)) if device.type == "cpu" else 8192
     generator = torch.Generator(device).manual_seed(0)

@@ -321,9 +321,8 @@ def span_labels_objective(*, soft: bool = True) -> Objective:
     tokens.
 
     It reads only the two tokens of the column "teacher_ids" `[N, 2]` (good, bad), so that no distribution over all
-    tokens is
-    stored, and a vocabulary that is split over ranks will do. The column "label" `[N]` is the share of completions that
-    were right.
+    tokens is stored, and a vocabulary that is split over ranks will do. The column "label" `[N]` is the share of
+    completions that were right.
 
     Args:
         soft: learn the share itself; False: 1 where it is above 0 (Math-Shepherd's hard label).

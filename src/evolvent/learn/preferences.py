@@ -52,10 +52,8 @@ def build_pairs(
     chosen.
 
     The pairs of a group depend on the seed and the ids alone, not on the order of the episodes. Both sides are
-    flattened as
-    for imitation (see `learn.token_sequences.flatten`); an episode of several sequences is refused, since its
-    probability
-    is not that of one sequence.
+    flattened as for imitation (see `learn.token_sequences.flatten`); an episode of several sequences is refused, since
+    its probability is not that of one sequence.
 
     Args:
         context: longer sequences are refused.
@@ -208,8 +206,7 @@ def add_returns(trajectory: Trajectory, sequence: TokenSequence, *, discount: fl
     """Adds the discounted return-to-go at the written tokens of an episode as column "returns".
 
     Every token of an action has the return of its environment step: nothing is discounted inside an action. Rewards
-    after
-    a cut at the horizon count as 0. Where no step has a reward, the episode's raw score is paid at its last step.
+    after a cut at the horizon count as 0. Where no step has a reward, the episode's raw score is paid at its last step.
 
     Raises:
         SampleInvalid: some steps are not scored, or neither the steps nor the episode are.

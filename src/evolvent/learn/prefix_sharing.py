@@ -208,8 +208,7 @@ def build_batches(
     `packing.bucket_by_length`.
 
     Sequences that have branches of their own stay apart, and so do all where sharing would take more batches, or no
-    fewer
-    tokens.
+    fewer tokens.
     """
     plain_groups = bucket_by_length([sequences[index].feed for index in selected], max_tokens, rng=rng)
     if sharing is not None and all(sequences[index].parent is None for index in selected):

@@ -62,8 +62,7 @@ class TrainState:
 
     Attributes:
         whole_names: a weight's name in the whole model, where it differs: pipeline stages have two copies of a tied
-            weight,
-            which is one there.
+            weight, which is one there.
     """
 
     weights: Mapping[str, Tensor]
@@ -74,9 +73,8 @@ class TrainState:
     def averages(self) -> bool:
         """Returns whether the training weights differ from the weights that play.
 
-        Schedule-free optimizers (arXiv 2405.15682) take gradients at one point and average another, and have
-        `train()` and
-        `eval()` to switch between them.
+        Schedule-free optimizers (arXiv 2405.15682) take gradients at one point and average another, and have `train()`
+        and `eval()` to switch between them.
         """
         return all(callable(getattr(self.optimizer, name, None)) for name in ("train", "eval"))
 
@@ -101,8 +99,7 @@ class TrainState:
         before, bit for bit.
 
         Yields a group for a checkpoint, by its name: the training weights, from which a training resumes. Yields
-        nothing where
-        both are the same.
+        nothing where both are the same.
         """
         if not self.averages:
             yield {}
@@ -176,8 +173,7 @@ class TrainState:
         """Creates the optimizer's state of these weights, so that there is something to fill.
 
         One weight after another takes a step of length 0 with a gradient of 0. The optimizer counts these steps, so
-        restore its
-        numbers afterwards.
+        restore its numbers afterwards.
         """
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
@@ -418,8 +414,7 @@ def save_progress(
     """Saves weights, optimizer, schedule, data position and counts; all ranks call it.
 
     Data order and dropout derive from the seed and the update, so there is no random state to save. The group "model"
-    has
-    the weights that play; where the training weights differ, they are a group beside it.
+    has the weights that play; where the training weights differ, they are a group beside it.
 
     Args:
         wait: until it is on disk; otherwise it is copied, and written while training goes on.

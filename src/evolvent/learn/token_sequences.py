@@ -64,9 +64,8 @@ class TokenSequence:
         logprobs: `[T]` float32, their log-probabilities under the behavior policy; 0 where not sampled.
         step: `[T]` int32, the environment step that each token belongs to.
         span: `[T]` int32, the running number of the span of reasoning that it belongs to; -1 where not written.
-        weight: `[T]` float32, the learning weight of each token as a target. The first token has no token before it
-            to be
-            predicted from: its weight is 0.
+        weight: `[T]` float32, the learning weight of each token as a target. The first token has no token before it to
+            be predicted from: its weight is 0.
         group: trajectories that share it are compared with each other.
         reward, unit: the episode's raw score and its score in 0..1; None = not scored.
         columns: further entries that an objective reads, one per token `[T, ...]`, by name ("reference", "returns",
@@ -424,8 +423,7 @@ def bucket_by_length(lengths: Sequence[int], budget: int, *, rng: Generator, wid
     """Groups indices into batches of like length, so that rows times the longest is at most `budget` tokens.
 
     Lengths are rounded up to multiples of `width`; sequences of one rounded length are shuffled among each other, and
-    the
-    batches are shuffled. Every index comes once. A sequence longer than the budget is a batch of its own.
+    the batches are shuffled. Every index comes once. A sequence longer than the budget is a batch of its own.
     """
     sizes = np.asarray(lengths, np.int64)
     order = rng.permutation(len(sizes))

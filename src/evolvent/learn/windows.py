@@ -105,8 +105,7 @@ def split_into_windows(sequence: TokenSequence, context: int, *, overlap: int = 
 
     A window begins with the last `overlap` tokens of the window before, as context that is not learned again: with an
     overlap every token is a target once, without one the first token of a window never is. Windows without a learned
-    token
-    are left out.
+    token are left out.
     """
     if len(sequence) <= context:
         return [sequence]

@@ -109,7 +109,7 @@ class Key:
 
     @property
     def name(self) -> str:
-        """Returns the name `field/part`, which `of_name` parses."""
+        """Returns the name `field/part`, which `from_name` parses."""
         return f"{self.field}/{self.part}"
 
     @classmethod

@@ -85,7 +85,7 @@ def p3(
     """Trains on the policy's selections; returns the policy of the last round.
 
     Args:
-        pool: demonstrations: weights on their answers, spans on their lines (`curate.difficulty.by_lines`).
+        pool: demonstrations: weights on their answers, spans on their lines (`curate.difficulty.split_by_lines`).
         select: selects k admitted samples; any function of `curate.select` and `curate.selectors`.
     Raises:
         NothingToLearn: the pool is empty, or a sample has no answer tokens.

@@ -185,7 +185,7 @@ def tsllm(
         demonstrations: imitated in every round beside the search results.
         preferences: read-outs of chosen, rejected, chosen, rejected, ... (`learn.preferences.append_readout`), for
             a reward model.
-        horizons: of the worlds, by name; see `judge_parts`.
+        horizons: of the worlds, by name; see `reward.scoring.build_judge_rows`.
     Returns:
         the policy and its value model, after the last round.
     Raises:

@@ -73,7 +73,7 @@ def build_grammar(
         answer_schema: an answer without calls may also be JSON of this schema.
     Raises:
         SampleInvalid: tools that cannot be told apart, names that the form cannot hold, or see
-            `call_schemas.narrow`.
+            `call_schemas.narrow_schema`.
         ConfigError: an unknown form; no tools, and a call is required.
     """
     if form not in FORMS:

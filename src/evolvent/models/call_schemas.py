@@ -5,7 +5,7 @@ lists and numbers get an upper bound, since a model may otherwise write one valu
 decimals of a number that has bounds are not counted). Keys that a schema leaves open are not invented: an
 object that names its properties has no others, and an object without named properties holds at most one,
 because no grammar can tell whether a key is written twice. Formats are not enforced: in JSON Schema they are
-notes. Classes of characters in patterns are those of ASCII, as `schemas.matcher` reads them.
+notes. Classes of characters in patterns are those of ASCII, as `schemas.compile_pattern` reads them.
 """
 
 from __future__ import annotations

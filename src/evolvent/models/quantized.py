@@ -1,6 +1,6 @@
 """A policy for a device: its linear layers' weights as whole numbers of 8 bits, one scale per output row.
 
-`int8_folder` writes a Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads where `torchao` is
+`write_int8_folder` writes a Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads where `torchao` is
 installed: w = scale * q, q in -128..127, symmetric, per row (PyTorch's `Int8WeightOnlyConfig`). Nothing is
 calibrated, and activations stay float. Embeddings, and a head that is tied to them, stay as they are.
 `load_policy` reads such a folder as well, with the weights dequantized, so that every engine plays it; it then

@@ -150,7 +150,7 @@ def calibration_error(scores: ArrayLike, truth: ArrayLike, *, bins: int = 10) ->
     empty.
 
     Raises:
-        ConfigError, BatchMismatch: like `reliability`.
+        ConfigError, BatchMismatch: like `reliability_curve`.
     """
     curve = reliability_curve(scores, truth, bins=bins)
     is_filled = curve.counts > 0

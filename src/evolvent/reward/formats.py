@@ -350,7 +350,7 @@ def write_labels(
     """Writes labeled solutions as JSON lines; returns the numbers of written and left-out rows.
 
     OpenR's form has a sign for every step: rows with an unlabelled span, or with the tag in a text, cannot be told in
-    it and are left out; shares become signs by `SpanLabels.hard`.
+    it and are left out; shares become signs by `SpanLabels.to_hard`.
 
     Raises:
         ConfigError: an unknown form. NoSpace, StoreUnavailable: an old file is as it was then.

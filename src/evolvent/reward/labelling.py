@@ -350,7 +350,7 @@ def build_omega_tree(
     that the tree depends on nothing else. The limit of completions is never passed.
 
     Args:
-        split: where the spans of written tokens end, exclusive (`solutions.span_ends`).
+        split: where the spans of written tokens end, exclusive.
         name: tells prompts apart, for the seeds.
     """
     builder = _TreeBuilder(tuple(prompt), completer, split, config or OmegaConfig(), (seed, "omega", name))

@@ -136,7 +136,7 @@ class SiblingSpans:
 def build_sibling_pairs(
     families: Iterable[SiblingSpans], *, margin: float = 0.0, max_pairs: int = 4
 ) -> list[TokenSequence]:
-    """Builds the sequences chosen, rejected, chosen, rejected, ... of one prefix, for `learn.objectives.dpo`.
+    """Builds the sequences chosen, rejected, chosen, rejected, ... of one prefix, for `learn.objectives.dpo_objective`.
 
     The span alone is learned; prompt and prefix are equal on both sides. Of each family the pairs with the greatest
     difference come first (ties: in the order of the spans). Equal spans, and values that are not finite, form no

@@ -108,8 +108,8 @@ class PreparedRows:
 def build_tagged_tree(solution: Solution, labels: Sequence[float | None], tags: TagIds) -> TokenSequence:
     """Builds the tree of one solution: off the end of each labeled span the tag, after it the target.
 
-    What is learned are the columns "teacher_ids" `[2]` (good, bad) and "label", by `learn.objectives.span_labels`; the
-    weight is 1 at the targets and 0 everywhere else.
+    What is learned are the columns "teacher_ids" `[2]` (good, bad) and "label", by
+    `learn.objectives.span_labels_objective`; the weight is 1 at the targets and 0 everywhere else.
 
     Raises:
         SampleInvalid: as many labels as spans are not there.

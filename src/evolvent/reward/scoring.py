@@ -111,7 +111,8 @@ def score_spans(
         judge: The process reward model.
         solutions: Solutions by name.
         tags: Token ids of the tag and the label words.
-        max_tokens_per_forward: Maximum tokens of a forward, padding included; None: see `rl.scoring.said_of`.
+        max_tokens_per_forward: Maximum tokens of a forward, padding included; None: see
+            `rl.scored_rollout.score_sequences`.
     """
     fitting = {name: solution for name, solution in solutions.items() if len(solution.ids) + 2 <= judge.context}
     trees = [build_tagged_tree(solution, [1.0] * len(solution.spans), tags) for solution in fitting.values()]
@@ -252,9 +253,10 @@ def score_episodes(
     NaN for an episode that is not one sequence of tokens within the context.
 
     Args:
-        model: Trained by `learn.objectives.reward_pairs` on read-outs (`learn.preferences.readout`).
+        model: Trained by `learn.objectives.reward_pairs_objective` on read-outs (`learn.preferences.append_readout`).
         trajectories: The episodes.
-        max_tokens_per_forward: Maximum tokens of a forward, padding included; None: see `rl.scoring.look`.
+        max_tokens_per_forward: Maximum tokens of a forward, padding included; None: see
+            `rl.scored_rollout.score_sequences`.
     """
     sequences = flatten(
         trajectories, model.dialect, instructions=lambda task: "", context=model.context, stops=True

@@ -21,8 +21,7 @@ def critic_objective(settings: ValueLoss | None = None) -> Objective:
 
     Args:
         settings: clipping against "old_values", Huber's bound, and the level: above "part" only the value of a unit's
-            first
-            target is fitted. The coefficient is not used: the critic has its own learning rate.
+            first target is fitted. The coefficient is not used: the critic has its own learning rate.
     Raises:
         BatchMismatch: (in the loss) a column is missing.
 

@@ -57,9 +57,8 @@ def choose_episodes(is_success: Sequence[bool], group: ArrayLike, max_advantage:
     Args:
         is_success: `[E]` bool.
         group: `[E]`, equal for episodes of one task.
-        max_advantage: `[E]`, the largest absolute advantage in each episode; among equal choices the largest is
-            taken, then
-            the first.
+        max_advantage: `[E]`, the largest absolute advantage in each episode; among equal choices the largest is taken,
+            then the first.
     Returns:
         their indices, the success first.
     """

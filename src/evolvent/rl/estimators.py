@@ -135,9 +135,8 @@ class GroupEstimator:
         baseline, scale: see `advantages.group_advantage`.
         whiten: normalize to mean 0 and variance 1 over all tokens of the buffer, at the end.
         kl_coef: times `log pi - log ref` is subtracted.
-        kl_level: "episode": from the return that is compared (RLOO); "part": from each token, summed from there to
-            the end
-            of the episode, after the comparison (REINFORCE++).
+        kl_level: "episode": from the return that is compared (RLOO); "part": from each token, summed from there to the
+            end of the episode, after the comparison (REINFORCE++).
         anchor_coef: times the advantage among actions from the same state is added (GiGPO's w); 0: none.
         anchor_gamma: discount of the returns that are compared there.
         statistics_over: "steps": an episode counts once for each action in its group's mean and deviation (GiGPO's

@@ -287,8 +287,7 @@ def value_losses(
         returns: `[N]`, targets R.
         old: `[N]`, values before the update; needed by `clip_range`.
         clip_range: the loss is the greater of this and the loss of `old + clip(v - old, -clip_range, clip_range)`
-            (PPO's
-            code: a value that moved further towards its return than that has no gradient).
+            (PPO's code: a value that moved further towards its return than that has no gradient).
         huber: error beyond which the loss is linear; None: nowhere.
 
     Returns:

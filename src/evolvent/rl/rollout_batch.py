@@ -54,8 +54,7 @@ class RolloutBatch:
         group: `[E]`, equal for episodes that are compared.
         reward: `[P]` float64, where it was paid; an environment's reward is on the last token of its action.
         ended: `[A]`: 0 goes on, 1 terminated, 2 truncated, 3 cut off with nothing after it (out of context, or ended
-            with a
-            reply that was cut at its token limit); not 0 exactly on the last action of an episode.
+            with a reply that was cut at its token limit); not 0 exactly on the last action of an episode.
         bootstrap: `[A, ...]` float64, the value of the final observation where truncated; ignored elsewhere.
         sequence: `[P]`, the token sequence that a token lies in.
         position: `[P]`, its position in that sequence.
@@ -164,11 +163,9 @@ def build_rollout_batch(
     """Builds the batch of the sampled tokens of these episodes that have a learning weight.
 
     The reward of a step is paid on the last token of its action; that of a step without tokens, on the action before
-    it.
-    An episode that could not be scored, or that is partly played by too old a policy, is left out whole and counted: a
-    failure of infrastructure is not a reward of 0. Running out of context ends an episode for good (`CUT_OFF`): there
-    is no
-    next action whose value could stand for the rest.
+    it. An episode that could not be scored, or that is partly played by too old a policy, is left out whole and
+    counted: a failure of infrastructure is not a reward of 0. Running out of context ends an episode for good
+    (`CUT_OFF`): there is no next action whose value could stand for the rest.
 
     Args:
         sequences: the token sequences that `flatten` made of the trajectories.

@@ -69,16 +69,14 @@ def score_sequences(
     """Scores every sequence: for each need a column `[T]`, 0 at tokens without weight.
 
     The value at a token is that of the prefix before it. Where a sequence has the column "support", log-probabilities
-    and
-    entropy are of its tokens alone (see `Objective.temperature`).
+    and entropy are of its tokens alone (see `Objective.temperature`).
 
     Args:
         sequences: token sequences.
         needs: "logprobs", "entropy", or "values" of the policy's value head.
         temperature: sampling temperature of the tokens.
         max_tokens_per_forward: token limit of a forward pass, padding included; None: as many as give half a gibibyte
-            of
-            logits.
+            of logits.
         dtype: float32, or bfloat16 for an autocast forward pass.
         sharing: how sequences share rows; None: each has its own.
         ranks: the ranks that share the forward passes; each has the whole policy.
@@ -114,8 +112,7 @@ def add_top_k_support(
     """Adds column "support" `[T, K]` int32 to the sequences: the tokens that top-k left at every learned token.
 
     It uses the weights that sampled, before any update. Later the same tokens stay the support, so that a ratio
-    compares
-    two distributions over one set. A sampled token that rounding pushed out of it takes the last entry.
+    compares two distributions over one set. A sampled token that rounding pushed out of it takes the last entry.
     """
 
     def compute_support(model: PreTrainedModel, batch: Batch) -> Mapping[str, Tensor]:
@@ -143,8 +140,7 @@ def add_choice_support(trajectories: Sequence[Trajectory], sequences: Sequence[T
     """Adds column "support" `[T, K]` int32 to the sequences: the tokens that could still become a listed action.
 
     It serves episodes whose actions were sampled among the world's possible ones (`LanguageAgent(choose=True)`), and
-    reads
-    the notes of their steps.
+    reads the notes of their steps.
 
     Raises:
         BatchMismatch: a learned step did not note the actions that it chose from.

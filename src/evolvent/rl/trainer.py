@@ -372,7 +372,7 @@ class RLSpec:
 
 
 class PolicyTrainer:
-    """Trains a policy by acting; see the module. Created by `run.train_rl`.
+    """Trains a policy by acting; see the module. Created by `Run.train_rl`.
 
     Args:
         policy: unchanged; a copy is trained. With `offload="reference"` it is moved into main memory.

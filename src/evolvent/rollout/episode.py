@@ -4,7 +4,7 @@ Branches: episodes that start in the middle of an earlier one, by `restore` or b
 
 A branch is (parent, step, token). Its episode stores its own steps only. The environment is brought to the
 parent's `step`; the agent takes the parent's tokens up to there, and `token` tokens of the action, as its own
-past (`agents.base.Resuming`). Reverse curricula start in the middle of demonstrations this way.
+past (`agents.base.SupportsResume`). Reverse curricula start in the middle of demonstrations this way.
 
 Collection: many episodes, many environments, one engine, no barrier. A free slot takes the next start at once.
 """

@@ -90,7 +90,7 @@ class SearchPlayer:
 
     Args:
         policy: The policy that writes.
-        engine: Engine of the policy; `engine.multi_model.MultiModelEngine` where the scorer has another model.
+        engine: Engine of the policy; `engine.driver.MultiModelEngine` where the scorer has another model.
         scorer: Scorer of spans, or of states where an agent acts; None: no values by a model.
         stop: Detector that ends a vote, or the simulations before a move, early; None: no early end.
         discriminator: Policy that completes masked solutions for rStar's discriminator, and its name among the

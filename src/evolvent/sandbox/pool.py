@@ -117,7 +117,7 @@ class SandboxPool:
     def opener(
         self, limits: SandboxLimits
     ) -> Callable[[str, Mapping[str, HostFunction]], AbstractContextManager[Sandbox]]:
-        """Returns `open` with the limits bound, as graders take it (`evolvent.grade.code.judge`)."""
+        """Returns `open` with the limits bound, as graders take it (`grade.code.grade_code`)."""
         return lambda source, outside: self.open(source, limits, outside)
 
     @contextmanager

@@ -8,7 +8,7 @@ back.
 
 The tokens of the endpoint are learned as they are; nothing is tokenized here. The log-probabilities are the
 sampler's, so the difference between sampler and learner is measured (`mismatch`) and can be corrected
-(`rl.importance_correction`).
+(setting `importance_correction`).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from evolvent.trajectory import Json, Start, Trajectory, trajectory_name
 __all__ = ["RayBackend", "collect_on_cluster"]
 
 _log = logging.getLogger(__name__)
-_MAX_SEARCHES, _MAX_TREES = 64, 4  # as in `scale.local`
+_MAX_SEARCHES, _MAX_TREES = 64, 4  # as in `scale.local_backend`
 
 
 def collect_on_cluster(

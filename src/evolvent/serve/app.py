@@ -93,8 +93,7 @@ def build_app(
         connections: those of the server that runs the app, for `/metrics`; None: they are not told.
 
     Its lifespan enters the host (if it is an asynchronous context manager) and then the dialects with a lifespan.
-    Beside
-    the routes of the dialects there are `GET /`, `GET /health` and `GET /metrics`, behind the same guard.
+    Beside the routes of the dialects there are `GET /`, `GET /health` and `GET /metrics`, behind the same guard.
     """
     measured_host = MeasuredHost(host)
     connection_families = connections.families if connections is not None else list[Family]

@@ -47,7 +47,7 @@ class LocalHost:
         idle_s: lease of a session, in seconds.
         limits: deadlines of blocking worlds.
         clock: returns seconds that never jump.
-        reaped: called with the ids of sessions whose lease has ended.
+        on_reaped: called with the ids of sessions whose lease has ended.
     """
 
     def __init__(

@@ -38,8 +38,7 @@ class Episodes:
         actions: number of discrete actions; 0: actions are numbers.
     Raises:
         SampleInvalid: arrays that do not fit each other, an empty episode, a number that is not finite, an action out
-            of
-            range; names episode and step.
+            of range; names episode and step.
     """
 
     observation: NDArray[np.float32]

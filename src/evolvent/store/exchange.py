@@ -184,7 +184,8 @@ def _parse_loss(turn: JsonObject, number: int, item: str) -> bool | None:
 def write_agenttraj(
     trajectories: Iterable[Trajectory], path: Path, *, instructions: str | TaskInstructions | None = None
 ) -> int:
-    """Writes an AgentTraj file; returns the number of rows. The `item_id` of our own episodes is `WORLD_ID`.
+    """Writes an AgentTraj file; returns the number of rows. Of our own episodes, `item_id` is the world's name, `_` and
+    the id.
 
     Args:
         instructions: the world's rules, or a function that returns those of a task, for trajectories that were not

@@ -173,8 +173,7 @@ class ObjectStore:
 
         Args:
             open_chunks: returns its bytes, from the beginning at every try. pyarrow cannot give an upload up: if the
-                chunks
-                end early by an error, a shorter object is left on an object store.
+                chunks end early by an error, a shorter object is left on an object store.
         """
         target = self.place.child_path(name) + ("" if self.place.is_atomic else TEMPORARY_SUFFIX)
 

@@ -38,9 +38,8 @@ def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0, horizon: int 
     """Reads a D4RL file.
 
     Without `next_observations` in the file, the last decision of a truncated episode is left out: its result is not
-    known,
-    and its own observation becomes the final one. Decisions after the last end are left out, too, and so are episodes
-    that would be empty.
+    known, and its own observation becomes the final one. Decisions after the last end are left out, too, and so are
+    episodes that would be empty.
 
     Args:
         scale: actions are divided by it, so that they lie in -1..1.

@@ -250,8 +250,7 @@ class Store:
 
         Args:
             with_parent_steps: a branch holds its own steps only; put its parent's steps before them, up to the
-                branching
-                step (which counts the parent's steps as joined).
+                branching step (which counts the parent's steps as joined).
         Raises:
             SampleInvalid: no trajectory has this id.
         """

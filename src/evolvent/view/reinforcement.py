@@ -1,6 +1,6 @@
 """Page of a policy trained by reinforcement learning: first why it is not learning, then its curves.
 
-The signs and their thresholds are in `signs.py`. One is judged by its mean over the last iterations, so that one bad
+The signs and their thresholds are in `SIGNS`. One is judged by its mean over the last iterations, so that one bad
 iteration is no alarm and one good one no comfort.
 """
 

@@ -35,9 +35,8 @@ class SearchRow:
     """One search: of a task, by a method, within a budget (None: none was set).
 
     Attributes:
-        budget_unit: what the budget limits. success: None: not scored, and `error` says why. passed: whether any of
-            its samples
-            was right. samples: ends that it came to. answer: what it decided for, as text.
+        budget_unit: what the budget limits. success: None: not scored, and `error` says why. passed: whether any of its
+            samples was right. samples: ends that it came to. answer: what it decided for, as text.
         ended_by: "done" or a limit. generated, computed, expansions: spent; `computed` None: where nobody counts.
         cpu_s: CPU seconds of the process between the end of the search before and of this one.
         dropped: children that could not be used. stopped: whether a detector ended its votes early.

@@ -24,7 +24,7 @@ def sequence_page(data: JsonObject, pictures: Sequence[tuple[str, str]] = ()) ->
             optionally `played_caption`, what to call them; `random` and `expert`, mean returns; `data`, the least, mean
             and most return of the episodes learned from. Of several worlds, each row has its own `world`, `random`,
             `expert` and `data`, the mean return of its episodes.
-        pictures: (title, SVG) of episodes, as `view.sequence_strips.drawn` gives them.
+        pictures: (title, SVG) of episodes, as `view.sequence_strips.draw_best_and_worst` draws them.
     """
     return render_page(
         _build_environment(),

@@ -1,6 +1,6 @@
 """A study for people: the plain table for a terminal, and one page with its table and picture.
 
-Both show the summary as plain data (`bench.verdict.as_json`). Everything in it may have been written by others: names,
+Both show the summary as plain data (`bench.verdict.to_json`). Everything in it may have been written by others: names,
 questions and messages go through `escape` here or through the template's autoescaping.
 """
 

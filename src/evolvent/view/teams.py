@@ -36,7 +36,7 @@ def draw_strip(scenes: Sequence[Scene], *, num_frames: int = 8, title: str = "an
     Colors are not the only sign: agents are circles, walls and goals squares, and the title describes the picture.
 
     Args:
-        scenes: before each decision, as `rollout.teams.film` gives them.
+        scenes: before each decision, as `rollout.teams.record_scenes` gives them.
         num_frames: number of moments, fewer where there are fewer scenes.
         title: read out by screen readers; any text.
     Raises:
@@ -104,7 +104,7 @@ def team_page(data: JsonObject, films: Sequence[tuple[str, Sequence[Scene]]] = (
     Args:
         data: `title`; `facts` (name -> text); `rows` of `rollout.teams.outcome_row`; `history`, rows with `decisions`
             and, where episodes ended, `episode_return`, `episode_length` and `success`.
-        films: (title, scenes) of episodes, as `rollout.teams.film` gives scenes.
+        films: (title, scenes) of episodes, as `rollout.teams.record_scenes` gives scenes.
     """
     strips = [(title, Markup(draw_strip(scenes, title=title))) for title, scenes in films]
     values = {"data": data, "curves": _draw_curves(data["history"]), "strips": strips, "signs": _list_signs(films)}

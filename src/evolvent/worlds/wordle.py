@@ -231,7 +231,7 @@ class Solver:
     """The decision tree of one word list and one set of rules.
 
     Args:
-        words: the list; hidden words and guesses come from it.
+        word_list: the list; hidden words and guesses come from it.
         rules: how guesses are marked.
     """
 

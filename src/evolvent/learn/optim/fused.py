@@ -42,12 +42,10 @@ def to_float32(tensor: Tensor) -> Tensor:
 class FusedOptimizer(Optimizer):
     """An optimizer that can update inside the backward, so that a gradient lives until its own update (LOMO's idea).
 
-    `arm()`, one backward, `step()`: if `fused`, each weight changes as soon as its gradient exists, and the gradient
-    is freed.
-    A backward without `arm()` leaves gradients, and `step()` uses them, as with any optimizer. Parameters may be plain
-    tensors or DTensors of any layout. State is float32 and laid out as its parameter is, also where weights are
-    bfloat16;
-    `state[p]["step"]` counts the updates of `p`.
+    `arm()`, one backward, `step()`: if `fused`, each weight changes as soon as its gradient exists, and the gradient is
+    freed. A backward without `arm()` leaves gradients, and `step()` uses them, as with any optimizer. Parameters may be
+    plain tensors or DTensors of any layout. State is float32 and laid out as its parameter is, also where weights are
+    bfloat16; `state[p]["step"]` counts the updates of `p`.
 
     Attributes:
         fused: whether the weights have hooks.
@@ -166,9 +164,8 @@ class FusedOptimizer(Optimizer):
         """Measures gradients in the first of two passes: backwards inside the block drop their gradients, nothing is
         updated.
 
-        Yields a 0-dim tensor that is the global norm once the block has ended (a collective call, see `total_norm`
-        for the
-        arguments); `arm(clip_factor(max_norm, norm))` begins the second pass.
+        Yields a 0-dim tensor that is the global norm once the block has ended (a collective call, see `total_norm` for
+        the arguments); `arm(clip_factor(max_norm, norm))` begins the second pass.
         """
         norm, self._total = torch.zeros(()), ParameterSum(skip)
         try:

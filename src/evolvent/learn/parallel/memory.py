@@ -131,8 +131,7 @@ def estimate_memory(
 
     Args:
         model: a causal LM, best from `build_meta_model`, with or without an adapter; weights without `requires_grad`
-            are
-            frozen.
+            are frozen.
         optimizer: a fused one runs inside backward, which needs a single micro-batch.
         load: offloaded states are not counted; main memory has them, and a copy of the weights that are trained.
     """

@@ -151,9 +151,8 @@ class RankCoordinator:
         timeout: seconds after which waiting for a silent rank ends; may be changed.
     Raises:
         RankFailed: on leaving, on every rank except the one that failed first, which raises its own error.
-            `is_reported`
-            says whether that rank has reported it. Where it died silently, one of the others names it, not
-            `is_reported`.
+            `is_reported` says whether that rank has reported it. Where it died silently, one of the others names it,
+            not `is_reported`.
     """
 
     def __init__(self, timeout: float = 600.0) -> None:
@@ -174,10 +173,8 @@ class RankCoordinator:
         """Returns a name that all ranks of this start have in common and no earlier start had.
 
         torchrun's agents keep one store over all restarts (pytorch issue 135712), and no number that they set is both
-        new at
-        every start and the same on every host. The addresses and failures of ended ranks would be mistaken for those
-        of living
-        ones. So every rank sends a random name, and the first rank answers with the common name.
+        new at every start and the same on every host. The addresses and failures of ended ranks would be mistaken for
+        those of living ones. So every rank sends a random name, and the first rank answers with the common name.
 
         Raises:
             RankFailed: another rank did not appear within the timeout.

@@ -211,8 +211,7 @@ def split_layers(layers: int, stages: int) -> list[range]:
     """Splits the layers over stages: neighbors, as equal in number as possible.
 
     The remainder goes, one each, to the second stage and those after it, then to the first, which has the embedding;
-    never
-    to the last, which has the head.
+    never to the last, which has the head.
     """
     min_layers, remainder = divmod(layers, stages)
     larger_stages = [*range(1, stages - 1), 0][:remainder]

@@ -168,8 +168,7 @@ def distribute_weights(
 
     Args:
         distributed_weights: weights that were distributed before, by the original: a tied weight is found here and
-            stays
-            tied.
+            stays tied.
     """
     weights = dict(module.named_parameters(recurse=False))
     for name, weight in weights.items():

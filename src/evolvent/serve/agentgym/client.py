@@ -136,8 +136,7 @@ class AgentGymClient:
             SessionGone: the session does not exist, or has ended.
             AtCapacity: 503 or 429.
             WorldError: any other answer than 200, not JSON, or an `error` in it. A typed error of our own server is
-                raised
-                as that type.
+                raised as that type.
         """
         request = _SentRequest(method, f"{self.url}{path}", encode_json(body) if body is not None else b"", self._token)
         query = f"?{urlencode(body)}" if method == "GET" and body else ""

@@ -163,9 +163,8 @@ class AgentGymMount:
     """The sessions of one mount.
 
     It keeps the state that the dialect needs of each: the texts sent, the rewards so far, the last answer. At most
-    twice as
-    many are kept as the host can hold, and the least recently used are dropped. A host closes idle sessions in the same
-    order, so that every open session is known here.
+    twice as many are kept as the host can hold, and the least recently used are dropped. A host closes idle sessions in
+    the same order, so that every open session is known here.
     """
 
     def __init__(self, host: SessionHost, task_index: TaskIndex, *, world: str, dialect: EnvDialect) -> None:

@@ -74,7 +74,6 @@ def _encode_texts(values: tuple[Any, ...]) -> str | None:
     """Encodes a list of texts as JSON; returns None if another value is among them.
 
     The same lists of legal actions come again and again: on the way through a world, and whenever a task is sampled
-    once
-    more. A tuple of texts equals no tuple of anything else, so the cache is always right.
+    once more. A tuple of texts equals no tuple of anything else, so the cache is always right.
     """
     return f"[{','.join(map(quoted, values))}]" if all(isinstance(value, str) for value in values) else None

@@ -35,7 +35,7 @@ class ConversationCache:
     """The tokens of the newest replies, by session.
 
     Args:
-        remembered: maximum number of tokens that are kept (the newest reply whatever its length). Evicted replies are
+        max_tokens: maximum number of tokens that are kept (the newest reply whatever its length). Evicted replies are
             tokenized again if they are continued.
     """
 
@@ -51,8 +51,7 @@ class ConversationCache:
 
         Raises:
             ConfigError: messages that are not a conversation (an optional system message, then user and assistant in
-                turn,
-                the user's last), or calls of tools.
+                turn, the user's last), or calls of tools.
             VocabularyMismatch: a word that the policy does not have.
         """
         system, turns = _split_messages(messages)

@@ -45,8 +45,7 @@ def policy_fingerprint(policy: Policy) -> str:
     """Returns `evolvent-vVERSION-DIGEST`, which changes with the version and with the weights.
 
     The digest is of the names, shapes and up to 1024 evenly spaced weights of every tensor: an update changes nearly
-    all
-    weights, and reading every weight of a large model would take longer than loading it.
+    all weights, and reading every weight of a large model would take longer than loading it.
     """
     digest = hashlib.sha256(policy.dialect.name.encode())
     for name, weight in sorted(policy.model.state_dict().items()):

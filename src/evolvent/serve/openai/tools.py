@@ -302,8 +302,7 @@ class ToolRenderer:
         Raises:
             ConfigError: messages that cannot be continued, or a guarantee that cannot be given here.
             SampleInvalid: text that contains control marks, or is refused by the template; schemas that no constraint
-                can
-                hold. VocabularyMismatch: a word that the policy does not have.
+                can hold. VocabularyMismatch: a word that the policy does not have.
         """
         _check_order(messages)
         turns = list(messages)

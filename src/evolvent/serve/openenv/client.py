@@ -68,7 +68,7 @@ class OpenEnvConnection:
 
     Args:
         base: address of the environment: `http://host:8000/openenv/crafting`.
-        numbered: whether the server understands `request_id`.
+        with_request_ids: whether the server understands `request_id`.
         headers: headers of the handshake (a token).
     """
 

@@ -1,6 +1,6 @@
 """A worker process: it builds the worlds and holds the Envs of its sessions; the parent process does HTTP.
 
-`serve.pool.process` starts it with the number of a socket as its only argument. Standard input shows whether the parent
+`serve.pool.host` starts it with the number of a socket as its only argument. Standard input shows whether the parent
 lives: when it ends, the parent is gone, and the worker ends too, whatever a world is doing.
 """
 

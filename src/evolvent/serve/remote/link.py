@@ -149,8 +149,7 @@ class RemoteConnection:
         Args:
             item: a step with a number.
             batched: send it in one message with other steps that wait at this moment. They are answered together, so
-                this
-                is for worlds whose steps are fast.
+                this is for worlds whose steps are fast.
         Raises:
             StepTimeout: no answer before the deadline.
             EnvLost: the server cannot be reached, or it has lost the session.

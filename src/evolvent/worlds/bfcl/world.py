@@ -219,7 +219,7 @@ class Bfcl:
         self.form: Form = form
         self.grammar: Grammar = Reply()
         self._documents: Mapping[str, Sequence[Tool]] = {}
-        # The long items need the base ones: the two together tell what was added (see `padding_of`).
+        # The long items need the base ones: the two together tell what was added (see `find_padding`).
         needed = dict.fromkeys([*categories, *([_BASE] if _LONG_CONTEXT in categories else [])])
         items = read_items(Path(folder), list(needed))
         self._calls = {item.id: item for item in items.calls}

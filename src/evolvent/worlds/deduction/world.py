@@ -6,7 +6,7 @@
 
 In the manner of PrOntoQA (`draw`). The kind of a task is the chain of rule forms that its proof uses. Answers are dealt
 in turn, and words do not tell them: every question holds a second chain to the opposite. `check_steps` knows the truth
-of every step of a response, and `proof_grade` judges the whole proof.
+of every step of a response, and `Deduction.grade_proof` judges the whole proof.
 
 Draws deductions: two people, a chain of rules for each, and a statement about one of them.
 

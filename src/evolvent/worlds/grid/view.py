@@ -196,7 +196,7 @@ FULL_WORDS: tuple[str, ...] = (
     "You are facing a wall box steps away. You are carrying a",
     'Available actions: ["',
 )
-"""Texts that hold every word of `tell_fully` but colours, types and numbers."""
+"""Texts that hold every word of `describe_fully` but colours, types and numbers."""
 
 
 def _describe_position(visible: VisibleObject) -> str:

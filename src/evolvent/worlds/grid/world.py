@@ -8,7 +8,7 @@ The agent sees the 7 x 7 cells before it and acts by moves (`turn left`, `drop`,
 ball 1`). Fulfilling the mission after t of at most T moves earns 1 - 0.9 t / T, as in MiniGrid; every move of a
 macro counts. Going to, picking up or opening a wrong object is allowed; it only takes time.
 
-`GridWorld()` has panels of kinds of tasks (see `gridkinds`): small maps, one to three rooms, missions that take
+`GridWorld()` has panels of kinds of tasks (see `grid.kinds`): small maps, one to three rooms, missions that take
 one to nine actions. Such a task allows two actions more than the expert takes, then it has failed; only
 possible actions count. `GridWorld("BabyAI-BossLevel-v0")` is a level of BabyAI and `GridWorld("babyai")` the
 forty of AgentGym, drawn by a generator of our own and bounded by their moves alone.
@@ -230,7 +230,7 @@ class GridWorld:
         return self._panels.tasks(split, tier)
 
     def make(self, task: Task) -> GridEnv:
-        """Creates an Env for one task of this world, or for any map and mission (see `gridspec`).
+        """Creates an Env for one task of this world, or for any map and mission (see `grid.spec`).
 
         Raises:
             ConfigError: the task belongs to another world, or its spec is invalid.

@@ -2,7 +2,7 @@
 
 A game file holds the problem (the layout and the goal), the planning domain and the grammar that alfworld's own
 engine runs. Those two are alfworld's texts; they are not part of this library. `write_game` takes them from an
-installed alfworld, from its downloaded data, or from any game file: see `official_texts`.
+installed alfworld, from its downloaded data, or from any game file: see `read_official_texts`.
 
 Planning problems of the Alfred domain: conversion of a `pddl_problem` to and from a layout and a goal.
 

@@ -34,7 +34,7 @@ class Generated(Questions):
     Args:
         chains: the kinds of tasks.
         pools: the names that roles can have.
-        also: settings, besides chain and seed, on which questions depend; they are part of every spec.
+        extra_spec: settings, besides chain and seed, on which questions depend; they are part of every spec.
         sizes: panel sizes.
     Attributes:
         vocabulary_source: all other words of observations and demonstrations.

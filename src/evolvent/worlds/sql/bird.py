@@ -208,7 +208,7 @@ _MAX_LISTED_TABLES = 20  # of which the queries to choose from speak
 
 
 class Bird:
-    """The questions of a folder in BIRD's layout (see `birdfiles`).
+    """The questions of a folder in BIRD's layout; see the module.
 
     Args:
         folder: the folder.

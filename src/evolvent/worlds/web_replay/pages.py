@@ -96,7 +96,7 @@ class Folder:
     Args:
         path: contains `.json` files at any depth; files whose names begin with `ranks` or `scores` are not tasks.
         ranks: a file of ranks (see `read_ranks`); None: none, or those in the rows.
-        first: maximum number of candidates on a page.
+        max_candidates: maximum number of candidates on a page.
         ranker: name of what ranks in place of a file, part of every task's id.
         sizes: maximum number of tasks of each split in a tier (None: all).
     Raises:
