@@ -2,18 +2,21 @@
 
     python tools/example_pictures.py
 
-Notebooks are run in an empty folder, and the picture of a cell is kept; the GRPO example is run as a script.
+Notebooks are run in an empty folder, and the picture of a cell is kept; the examples of GRPO and of teams are run as
+scripts.
 """
 
 from __future__ import annotations
 
 import base64
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import matplotlib.pyplot as plt
 import nbclient
 import nbformat
 
@@ -41,6 +44,20 @@ def draw_grpo(folder: Path, target: Path) -> None:
     figure.savefig(target, dpi=80)
 
 
+def draw_team(folder: Path, target: Path) -> None:
+    """Runs the example of teams in a folder and draws the mean return by decisions that it prints."""
+    script = [sys.executable, str(EXAMPLES / "team_sequence.py")]
+    printed = subprocess.run(script, cwd=folder, check=True, capture_output=True, text=True).stdout
+    rows = re.findall(r"^(\w+) +([\d,]+) decisions: mean return ([\d.]+)$", printed, re.MULTILINE)
+    figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+    for kind in dict.fromkeys(kind for kind, _, _ in rows):
+        points = [(int(decisions.replace(",", "")), float(value)) for name, decisions, value in rows if name == kind]
+        axes.plot(*zip(*points, strict=True), marker="o", label=kind.upper())
+    axes.set(xlabel="decisions", ylabel="mean return", ylim=(0, 1))
+    axes.legend()
+    figure.savefig(target, dpi=80)
+
+
 def main() -> None:
     """Draws all pictures."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -49,6 +66,7 @@ def main() -> None:
         for name, cell_id in CELLS.items():
             (PICTURES / f"{name}.png").write_bytes(draw_notebook(name, cell_id, Path(scratch)))
         draw_grpo(Path(scratch), PICTURES / "grpo_prompts.png")
+        draw_team(Path(scratch), PICTURES / "team_sequence.png")
 
 
 if __name__ == "__main__":

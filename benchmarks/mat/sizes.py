@@ -8,7 +8,7 @@ In `distinct` a team is paid the share of agents whose action no other took; age
 at once with the same weights can only randomize, and those that decide after the others need not. Sixteen tasks of a
 size differ in which label means which action. Foraging is 3 agents and 3 pieces of food on 6 x 6. Loop, network width,
 rollouts, passes, clip and discount are equal for MAT, MAT-Dec, MAPPO and HAPPO; MAT-Dec and HAPPO have one actor per
-agent. Each method and task chooses its rate of seven, by the area of one training with the seed `development` over 40 %
+agent. Each method and task chooses its rate of nine, by the area of one training with the seed `development` over 40 %
 of the decisions.
 
 What is compared is the area under the learning curve, as in `benchmarks.mat`; intervals are over training seeds.
@@ -16,8 +16,9 @@ Frozen before it was played: MAT has the greatest mean area on `distinct` with 8
 last return is .05 above its first, and the rate of each method lies inside the grid, unless it learns at none: of those
 that decide at once with shared weights no rate may.
 
-A first edition ended at 1e-2 and had no such exception. It was stopped after its rates: HAPPO and MAT-Dec chose 1e-2
-with 8 and 12 agents, and MAPPO, which stays at chance at every rate, chose one at random.
+The grid ended at 1e-2 first, then at 1e-1, without that exception: HAPPO and MAT-Dec chose these ends with 8 and 12
+agents, and MAPPO, which stays at chance at every rate, chose one at random. The study was stopped both times; trainings
+that a wider grid does not change were kept.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class SizesPlan:
     tasks: tuple[str, ...] = ("distinct 4", "distinct 8", "distinct 12", "foraging")
     decisions: int = 25_600
     tuned_ratio: float = 0.4
-    rates: tuple[float, ...] = (5e-5, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+    rates: tuple[float, ...] = (5e-5, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
     development: int = 100
     seeds: tuple[int, ...] = (0, 1, 2)
     ppo_epochs: int = 5
@@ -96,11 +97,15 @@ class SizesPlan:
 
     @property
     def digest(self) -> str:
-        """Returns 16 hex digits of the plan: cells of another plan are not read."""
-        cells = [SizeCell(game, "mat", 0, self.rates[0], 1024) for game in _LAYOUTS]
+        """Returns 16 hex digits of the plan, under which the study is frozen."""
+        return f"{sample_seed(canonical_json({**asdict(self), 'cells': self.cell_digest})):016x}"
+
+    @property
+    def cell_digest(self) -> str:
+        """Returns 16 hex digits of what a training depends on beside its task, method, seed, rate and length."""
+        cells = [SizeCell(game, "mat", 0, 1e-3, 1024) for game in _LAYOUTS]
         settings = [version_1_values(self.configure(cell)) for cell in cells]
-        described = {**asdict(self), "settings": settings, "shuffles": _SHUFFLES, "edition": 2}
-        return f"{sample_seed(canonical_json(described)):016x}"
+        return f"{sample_seed(canonical_json({'settings': settings, 'shuffles': _SHUFFLES, 'edition': 3})):016x}"
 
     @property
     def tuned_on(self) -> int:
@@ -172,7 +177,7 @@ class SizeCells:
     def __init__(self, folder: Path, plan: SizesPlan) -> None:
         self.plan = plan
         names = SizeCell.__dataclass_fields__
-        rows = read_cells(folder, plan.digest) if folder.is_dir() else []
+        rows = read_cells(folder, plan.cell_digest) if folder.is_dir() else []
         self.rows = {SizeCell(**{name: row[name] for name in names}): row for row in rows}
 
     def tried(self, task: str, method: str) -> dict[float, float]:
@@ -247,7 +252,7 @@ def play_sizes(folder: Path, plan: SizesPlan, tasks: Sequence[str] = ()) -> None
         while missing := SizeCells(folder, plan).list_missing(playable) if playable else []:
             tuning = [cell for cell in missing if cell.seed == plan.development and cell.task == missing[0].task]
             for cell in tuning or missing:
-                row = play_once(folder, cell.key, plan.digest, partial(_play_cell, plan, cell, folder))
+                row = play_once(folder, cell.key, plan.cell_digest, partial(_play_cell, plan, cell, folder))
                 if row is not None:
                     print(f"{cell.key:36} area {row['area']:.3f}  last {row['curve'][-1]:.3f}", flush=True)
 
@@ -255,11 +260,11 @@ def play_sizes(folder: Path, plan: SizesPlan, tasks: Sequence[str] = ()) -> None
 def _play_cell(plan: SizesPlan, cell: SizeCell, folder: Path) -> dict[str, Any]:
     began, config = time.process_time(), plan.configure(cell)
     with closing(make_batch(cell.task)) as batch:
-        trained = mat(config, batch, folder=folder / "runs" / f"{plan.digest}-{cell.key}")
+        trained = mat(config, batch, folder=folder / "runs" / f"{plan.cell_digest}-{cell.key}")
     curve = curve_of(trained.history, cell.decisions)
     return {
         **asdict(cell),
-        "digest": plan.digest,
+        "digest": plan.cell_digest,
         "curve": [round(value, 4) for value in curve],
         "area": round(float(np.mean(curve)), 5),
         "updates": len(trained.history) * plan.ppo_epochs * plan.minibatches,

@@ -59,7 +59,7 @@ def keep_study(folder, *, best=1e-3, last=0.9, tuned_last=0.9, **heights):
 
 
 def keep(folder, cell, height, last=0.9):
-    row = {**cell.__dict__, "digest": PLAN.digest, "curve": [0.4, last], "area": height}
+    row = {**cell.__dict__, "digest": PLAN.cell_digest, "curve": [0.4, last], "area": height}
     write_cell(folder, cell.key, {**row, "sources": "made up", "cpu_s": 36.0, "updates": 1})
 
 
@@ -108,6 +108,11 @@ def test_what_is_missing_is_counted(tmp_path):
     assert figures["missing"] == {"distinct 8": 1} and figures["verdict"].endswith("trainings are missing")
     (cell,) = SizeCells(tmp_path, PLAN).list_missing()
     assert (cell.method, cell.seed, cell.rate) == ("mat", 2, 1e-3)
+
+
+def test_a_wider_grid_keeps_the_trainings_that_it_does_not_change():
+    wider, longer = replace(PLAN, rates=(*PLAN.rates, 0.1)), replace(PLAN, ppo_epochs=9)
+    assert wider.digest != PLAN.digest and wider.cell_digest == PLAN.cell_digest != longer.cell_digest
 
 
 @pytest.mark.long

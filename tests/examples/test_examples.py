@@ -76,3 +76,42 @@ def test_grpo_prompts(tmp_path):
     assert float(after) > float(before) + 0.3
     assert told[14].startswith("It is learning")
     assert load_policy(tmp_path / "runs" / "grpo-prompts" / "model").version > 0
+
+
+def test_the_gallery_lists_every_script_with_its_length():
+    page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (?:\[|`)([\w/]+\.py)\S* \|.*\| (\d+) \|$", page, re.MULTILINE))
+    scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "agents").glob("*.py")]
+    lengths = {path.relative_to(ROOT / "examples").as_posix(): path.read_text("utf-8").count("\n") for path in scripts}
+    assert {name: int(length) for name, length in rows.items()} == lengths and max(lengths.values()) <= 60
+
+
+def read_returns(lines: list[str], kind: str) -> list[float]:
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(kind)]
+
+
+def test_a_team_is_trained_in_both_ways(tmp_path):
+    lines = run("team_sequence", tmp_path, "1024")
+    assert lines[0].startswith("mat      512 decisions: mean return 0.") and len(lines) == 2
+    assert lines[1].startswith("mappo    512 decisions: mean return 0.")
+
+
+@pytest.mark.long
+def test_a_team_that_decides_in_sequence_shares_the_actions_out(tmp_path):
+    lines = run("team_sequence", tmp_path)
+    assert read_returns(lines, "mat ")[-1] > 0.8 and max(read_returns(lines, "mappo")) < 0.55  # chance: .42
+
+
+@pytest.mark.long
+def test_a_return_that_is_asked_for_is_earned(tmp_path):
+    lines = run("offline_decisions", tmp_path)
+    earned = dict(zip((100, 300, 500), read_returns(lines, "asked"), strict=True))
+    assert all(abs(mean - asked) < 100 for asked, mean in earned.items()), earned
+
+
+@pytest.mark.long
+def test_a_study_of_one_seed_gives_no_verdict(tmp_path):
+    lines = run("controlled_study", tmp_path, "1")
+    assert [line for line in lines if line.endswith("played")] == ["base 0 played", "shown 0 played", "kept 0 played"]
+    assert any(line.startswith("No verdict: 1 complete seeds") for line in lines)
+    assert not [line for line in run("controlled_study", tmp_path, "1") if line.endswith(" begins")], "kept and read"

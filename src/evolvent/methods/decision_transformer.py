@@ -45,7 +45,7 @@ __all__ = [
 class DecisionTransformerConfig(Config):
     """Settings of Decision Transformer."""
 
-    returns: bool = Field(default=True, description="read returns-to-go; false: behaviour cloning by the same GPT")
+    returns: bool = Field(default=True, description="read returns-to-go; false: behavior cloning by the same GPT")
     context: int = Field(default=20, ge=1, description="steps that are read")
     scale: float = Field(default=1000.0, gt=0, description="what returns are divided by")
     width: int = Field(default=128, ge=1, description="of the network")

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 class OpenRConfig(Config):
     """Settings of OpenR."""
 
-    samples: int = Field(default=8, ge=1, description="solutions of a task: to be labelled, and to learn offline from")
+    samples: int = Field(default=8, ge=1, description="solutions of a task: to be labeled, and to learn offline from")
     temperature: float = Field(default=1.0, gt=0, description="of these samples")
     soft: bool = Field(default=True, description="learn the share of right completions; false: whether there was one")
     online: Literal["appo", "tppo", "grpo", "grpo_buffer", "none"] = Field(

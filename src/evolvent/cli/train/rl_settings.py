@@ -78,7 +78,7 @@ class TrainRLConfig(ModelConfig, BackendConfig, WorldsConfig):
         default=0, ge=0, description="episodes of each world of random listed actions, imitated too: language, no aim"
     )
     clone_tokens: int = Field(default=100_000, ge=1, description="learned tokens of that imitation")
-    tasks: int = Field(default=400, ge=1, description="further tasks of each world to practise on, at most")
+    tasks: int = Field(default=400, ge=1, description="further tasks of each world to train on, at most")
     slots: int = Field(default=192, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")

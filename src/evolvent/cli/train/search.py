@@ -87,7 +87,7 @@ class TrainTSLLMConfig(SearchTrainingConfig):
     """Settings of `evolvent train tsllm`."""
 
     worlds: tuple[str, ...] = Field(default=("countdown",), description="the worlds to act in")
-    pairs: int = Field(default=0, ge=0, description="labelled pairs of each world that a reward model is fitted to")
+    pairs: int = Field(default=0, ge=0, description="labeled pairs of each world that a reward model is fitted to")
     tsllm: TSLLMConfig = Field(default_factory=lambda: TSLLMConfig(search=_TSLLM_SEARCH), description="the method")
 
 

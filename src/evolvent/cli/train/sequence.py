@@ -112,7 +112,7 @@ METHODS: Mapping[str, SequenceMethod] = {
         takes_target=True,
         small=DT_PRESETS["small"],
     ),
-    "bc": SequenceMethod(CloningConfig, "behaviour cloning by the same network", small=DT_PRESETS["small"]),
+    "bc": SequenceMethod(CloningConfig, "behavior cloning by the same network", small=DT_PRESETS["small"]),
     "odt": SequenceMethod(
         OnlineConfig,
         "Online DT: plays after it has learned from the data",
