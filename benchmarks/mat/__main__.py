@@ -55,6 +55,7 @@ from benchmarks.mat.cell import (
 from benchmarks.mat.sizes import QUICK_SIZES, SIZES, run_sizes
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.study import read_cells, study_run, write_cell
+from evolvent.errors import ConfigError
 
 FOLDER = RESULTS / "mat"
 RESULT = RESULTS / "mat.json"
@@ -301,7 +302,10 @@ def _run_sizes(options: argparse.Namespace) -> None:
     name = "mat_sizes" if plan.decisions == SIZES.decisions else f"mat_sizes_{plan.decisions}"
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "sizes" if options.quick else options.folder or RESULTS / name
-        figures = run_sizes(folder, plan, play=not options.report, tasks=options.only, quick=options.quick)
+        try:
+            figures = run_sizes(folder, plan, play=not options.report, tasks=options.only, quick=options.quick)
+        except ConfigError as error:
+            raise SystemExit(f"error: {error}") from error
     finish(figures, options)
 
 

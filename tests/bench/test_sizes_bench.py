@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.frozen import freeze_plan
+from benchmarks.mat.__main__ import main
 from benchmarks.mat.cell import METHODS
 from benchmarks.mat.sizes import (
     SIZES,
@@ -113,6 +115,12 @@ def test_what_is_missing_is_counted(tmp_path):
 def test_a_wider_grid_keeps_the_trainings_that_it_does_not_change():
     wider, longer = replace(PLAN, rates=(*PLAN.rates, 0.1)), replace(PLAN, ppo_epochs=9)
     assert wider.digest != PLAN.digest and wider.cell_digest == PLAN.cell_digest != longer.cell_digest
+
+
+def test_a_folder_of_another_plan_is_refused_in_a_line(tmp_path):
+    freeze_plan(tmp_path, {}, "0" * 16)
+    with pytest.raises(SystemExit, match=r"^error: .* holds a study with another plan"):
+        main(["--study", "sizes", "--folder", str(tmp_path), "--only", "distinct 4"])
 
 
 @pytest.mark.long
