@@ -156,6 +156,15 @@ def test_a_box_without_braces_takes_an_argument_of_tex(text, inside):
         (r"2.\dot3", r"\frac{7}{3}", True),
         (r"\binom52", "10", True),
         ("0.333...", "0.333", None),
+        # Spaces in numbers, which math-verify 0.9.0 takes for sums.
+        (r"299\,792\,458", "299792458", True),
+        ("1549", r"299\,792\,458", False),
+        (r"12\ 345", "12345", True),
+        (r"-1\,500", "-501", False),
+        (r"1\,000", "0", False),
+        ("1 000 000", "1000000", True),
+        ("2 3/4", r"\frac{11}{4}", True),
+        (r"\frac{5}{4}", "2 3/4", False),
     ],
 )
 def test_what_is_decided_without_math_verify(answer, gold, verdict):

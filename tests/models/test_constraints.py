@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from evolvent.errors import ConfigError, InvalidAction, SampleInvalid, Vocabular
 from evolvent.grade.calls import decode_calls
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.call_grammars import build_grammar
-from evolvent.models.call_schemas import AnswerLimits, narrow_schema
+from evolvent.models.call_schemas import AnswerLimits, close_exclusive_bounds, narrow_schema
 from evolvent.models.constraints import CallConstraints
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
@@ -494,3 +495,62 @@ def test_a_text_that_is_cut_is_no_calls(letters):
     for end in range(1, len(whole)):
         with pytest.raises(InvalidAction):
             decode_calls(whole[:end], form="json")
+
+
+BOUNDED = (
+    {"exclusiveMinimum": 0, "maximum": 0.5},
+    {"exclusiveMinimum": 0, "exclusiveMaximum": 0.01},
+    {"exclusiveMinimum": 1, "maximum": 1.5},
+    {"minimum": -0.5, "exclusiveMaximum": 0},
+    {"minimum": -1.5, "exclusiveMaximum": -1.0},
+    {"exclusiveMinimum": 0.5, "maximum": 0.75},
+    {"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]},
+    {"exclusiveMinimum": 1, "maximum": 2, "multipleOf": 0.5},
+    {"exclusiveMinimum": 0, "minimum": 0.25, "maximum": 0.5},
+    {"exclusiveMinimum": 9999999999, "exclusiveMaximum": 10000000001},
+)
+NUMBERS = "0 -0 0.0 0.001 0.005 0.1 0.25 0.5 0.6 -0.1 -0.5 1 1.0 1.2 1.5 -1 -1.0 -1.2 2 9999999999 10000000000".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("bounds", BOUNDED, ids=json.dumps)
+def test_an_answer_never_equals_an_exclusive_bound_of_its_schema(letters, bounds):
+    schema = {"type": "number", **bounds}
+    validator = jsonschema.Draft202012Validator({"properties": {"minimum": schema}, "required": ["minimum"]})
+    answer_schema = {"type": "object", "properties": {"minimum": schema}, "required": ["minimum"]}
+    constraints = CallConstraints(letters)
+    (stop,) = letters.dialect.stop_ids
+    for start in (
+        constraints.for_schema(answer_schema),
+        constraints.for_tools(TOOLS, form="json", answer_schema=answer_schema),
+    ):
+        fitting = set()
+        for number in NUMBERS:
+            text = f'{{"minimum": {number}}}'
+            tokens, state = letters.dialect.action(text), start.copy()
+            assert tokens[-1] == stop
+            is_allowed = True
+            for token in tokens:
+                is_allowed = is_allowed and bool(state.allowed()[token])
+                if is_allowed:
+                    state.advance(token)
+            if is_allowed:
+                assert validator.is_valid(json.loads(text)), number
+                fitting.add(float(number))
+        values = {float(number) for number in NUMBERS}
+        assert fitting == {value for value in values if validator.is_valid({"minimum": value})}
+
+
+def test_bounds_are_closed_in_schemas_and_not_in_values():
+    value = {"exclusiveMinimum": 0}
+    schema = {
+        "properties": {"enum": {"exclusiveMinimum": 0}, "n": {"type": "integer", "exclusiveMinimum": 0}},
+        "items": [{"exclusiveMaximum": 2.5}, {"exclusiveMaximum": 3, "maximum": 1}],
+        "enum": [value],
+        "exclusiveMinimum": True,
+    }
+    assert close_exclusive_bounds(schema) == {
+        "properties": {"enum": {"minimum": 1e-9}, "n": {"type": "integer", "exclusiveMinimum": 0}},
+        "items": [{"exclusiveMaximum": 2.5}, {"maximum": 1}],
+        "enum": [value],
+        "exclusiveMinimum": True,
+    }

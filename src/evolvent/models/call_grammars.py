@@ -18,7 +18,7 @@ from evolvent.errors import ConfigError, SampleInvalid, unknown_name_problem
 from evolvent.grade.call_forms import spell_name
 from evolvent.grade.literals import format_python_literal
 from evolvent.messages import Tool
-from evolvent.models.call_schemas import AnswerLimits, Narrow, narrow_schema
+from evolvent.models.call_schemas import AnswerLimits, Narrow, close_exclusive_bounds, narrow_schema
 from evolvent.models.grammar_limits import MAX_GRAMMAR_CHARS, count_values
 from evolvent.trajectory import JsonObject
 
@@ -97,7 +97,7 @@ def build_grammar(
     if fenced:
         expression = f'({expression}) | "```\\n" ({expression}) "\\n```"'
     if answer_schema is not None:
-        expression = f"{expression} | {builder.json_rule(answer_schema)}"
+        expression = f"{expression} | {builder.json_rule(close_exclusive_bounds(answer_schema))}"
     prefix = "" if spaced else '" "? '
     return Grammar(
         f"{_HEAD}start: {prefix}({expression})\n" + "\n".join(builder.rules) + "\n", frozenset(builder.vocabulary)

@@ -14,14 +14,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.messages import Tool
 from evolvent.schemas import find_argument_faults, json_schema
-from evolvent.trajectory import canonical_json
+from evolvent.trajectory import JsonObject, canonical_json
 
-__all__ = ["AnswerLimits", "Narrow", "narrow_schema"]
+__all__ = ["AnswerLimits", "Narrow", "close_exclusive_bounds", "narrow_schema"]
 
 Narrow = dict[str, Any]
 """One of `enum`, `anyOf`, or one `type` with the keywords that belong to it; every key that matters is there."""
@@ -48,6 +48,8 @@ _ASCII = {
     "S": r"[^\t\n\f\r ]",
 }
 _MAX_NUMBER = 10**15  # whole numbers up to here are exact as floats
+_VALUE_KEYWORDS = frozenset(("enum", "const", "default", "examples"))  # hold values, not schemas
+_MAP_KEYWORDS = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
 _EXCLUSIVE_MARGIN = 1e-9  # what lies that close to a bound that is excluded might be rounded onto it
 
 
@@ -90,6 +92,42 @@ def narrow_schema(tool: Tool, limits: AnswerLimits) -> Narrow:
             expected=error.expected,
             hint=error.hint,
         ) from error
+
+
+def close_exclusive_bounds(schema: JsonObject) -> JsonObject:
+    """Replaces exclusive bounds of numbers that are whole by the closest inclusive ones.
+
+    llguidance 1.9.1 lets a number equal such a bound if the other bound has the same whole part: 0 passes above 0 and
+    up to 0.5 (`findings/llguidance_exclusive_bound.sh`). Values within 1e-9 of a replaced bound no longer fit.
+    """
+    closed: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _VALUE_KEYWORDS:
+            closed[key] = value
+        elif key in _MAP_KEYWORDS and isinstance(value, Mapping):
+            closed[key] = {name: _close_bounds_inside(part) for name, part in value.items()}
+        else:
+            closed[key] = _close_bounds_inside(value)
+    if closed.get("type") == "integer":
+        return closed
+    for exclusive, inclusive, sign in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
+        bound, other = closed.get(exclusive), closed.get(inclusive, -sign * math.inf)
+        if not _is_number(bound) or not _is_number(other) or not abs(bound) <= _MAX_NUMBER or bound % 1:
+            continue
+        del closed[exclusive]
+        margin = max(_EXCLUSIVE_MARGIN, 2 * math.ulp(bound))
+        closed[inclusive] = max(bound + margin, other) if sign == 1 else min(bound - margin, other)
+    return closed
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _close_bounds_inside(value: object) -> object:
+    if isinstance(value, Mapping):
+        return close_exclusive_bounds(value)
+    return [_close_bounds_inside(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 class _Empty(SampleInvalid):

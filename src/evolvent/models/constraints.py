@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError, MissingExtra, SampleInvalid, VocabularyMismatch
 from evolvent.messages import CallSample, Tool
 from evolvent.models.call_grammars import CallForm, Grammar, build_grammar
-from evolvent.models.call_schemas import AnswerLimits
+from evolvent.models.call_schemas import AnswerLimits, close_exclusive_bounds
 from evolvent.models.grammar_limits import MAX_ROW_ITEMS, check_schemas, compile_grammar
 from evolvent.models.policy import Policy
 from evolvent.models.toolchat import ChatTools
@@ -169,7 +169,7 @@ class CallConstraints:
             needs_trial = check_schemas([schema])
             style = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
             try:
-                text = LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=style)
+                text = LLMatcher.grammar_from_json_schema(json.dumps(close_exclusive_bounds(schema)), defaults=style)
             except ValueError as error:
                 raise SampleInvalid("the schema cannot be constrained", value=str(error)[:300]) from error
             return self._build_constraint(Grammar(text, frozenset()), needs_trial=needs_trial)
