@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -12,7 +16,14 @@ from pydantic import Field
 from evolvent import former_names
 from evolvent.config import Config
 from evolvent.errors import ConfigError
-from evolvent.identity import canonical, check_identity, fingerprint, version_1_text, version_1_values
+from evolvent.identity import (
+    canonical,
+    check_identity,
+    code_fingerprint,
+    fingerprint,
+    version_1_text,
+    version_1_values,
+)
 from evolvent.learn.settings import TrainConfig
 from evolvent.models.adapters import AdapterConfig
 
@@ -94,3 +105,79 @@ def test_a_setting_that_changes_no_result_is_in_no_identity():
     plain, offloaded = TrainConfig(), TrainConfig(offload="optimizer")
     assert version_1_values(plain) == version_1_values(offloaded) and "offload" not in version_1_values(plain)
     assert fingerprint(plain) == fingerprint(offloaded) and version_1_text(plain) == version_1_text(offloaded)
+
+
+UNORDERED = """
+import enum
+from dataclasses import dataclass, field
+from evolvent.identity import code_fingerprint
+
+class Color(enum.Enum):
+    RED, BLUE, GREEN = "red", "blue", "green"
+
+WARM = {Color.RED, Color.GREEN}
+
+def is_warm(completion):
+    return Color(completion) in WARM and completion in KNOWN
+
+@dataclass
+class Known:
+    words: set[str] = field(default_factory=lambda: {"a", "bb", "ccc", "dddd"})
+
+    def __call__(self, completion):
+        return completion in self.words
+
+KNOWN = {"self": is_warm}
+WARM_OR_ITSELF = {is_warm, 3}
+functions = [is_warm, Known(), lambda completion: completion in {"a", "bb", "ccc", "dddd"}, lambda: WARM_OR_ITSELF]
+print([code_fingerprint(function) for function in functions])
+"""
+
+
+def test_code_fingerprint_of_sets_is_the_same_in_every_process():
+    """A resumed run is another process, with another order of sets; the digest decides whether it starts again."""
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", UNORDERED],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1] and outputs[0].count("'") == 8
+
+
+DECORATED = """
+import functools
+
+@functools.cache
+def helper(completion):
+    return {helper}
+
+def scaled(function):
+    @functools.wraps(function)
+    def scale(*arguments):
+        return {factor} * function(*arguments)
+    return scale
+
+def plain(completion):
+    return helper(completion)
+
+@scaled
+def decorated(completion):
+    return {own}
+"""
+
+
+@pytest.mark.parametrize(("name", "part"), [("plain", "helper"), ("decorated", "factor"), ("decorated", "own")])
+def test_code_fingerprint_covers_caches_and_decorators(tmp_path, monkeypatch, name, part):
+    monkeypatch.syspath_prepend(tmp_path)
+    digests = []
+    for number in range(3):
+        values = {"helper": 1, "factor": 1, "own": 1, part: max(number, 1)}
+        (tmp_path / f"decorated_{name}_{part}_{number}.py").write_text(DECORATED.format(**values))
+        module = importlib.import_module(f"decorated_{name}_{part}_{number}")
+        digests.append(code_fingerprint(getattr(module, name)))
+    assert digests[0] == digests[1] != digests[2]

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -378,15 +379,24 @@ class ErrorRecord:
 def boundary(kind: type[EvolventError], activity: str, **context: object) -> Iterator[None]:
     """Raises any exception of the block as `kind`, with its cause; this is the only place for a broad `except`.
 
-    Errors of the library pass unchanged; interrupts, exits and cancellations pass too.
+    Errors of the library pass unchanged; interrupts, exits and cancellations pass too. An exit in a thread of its own,
+    such as `exit()` in a text that a reward runs, ends nothing but that thread: it is raised as `kind`.
     """
     try:
         yield
     except EvolventError:
         raise
+    except SystemExit as error:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        raise kind(_describe_failure(activity, context, error)) from error
     except Exception as error:
-        details = ", ".join(f"{key} {value}" for key, value in context.items())
-        raise kind(f"{activity}{' (' + details + ')' if details else ''}: {type(error).__name__}: {error}") from error
+        raise kind(_describe_failure(activity, context, error)) from error
+
+
+def _describe_failure(activity: str, context: Mapping[str, object], error: BaseException) -> str:
+    details = ", ".join(f"{key} {value}" for key, value in context.items())
+    return f"{activity}{f' ({details})' if details else ''}: {type(error).__name__}: {error}"
 
 
 @contextmanager
@@ -412,6 +422,7 @@ def find_location(error: BaseException) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_package_file(frame.filename)]
+    own = [frame for frame in own if not frame.filename.startswith("<")] or own  # the line that runs a text, if any
     return f"{shorten_path(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -233,11 +233,26 @@ class _CodeReader:
         elif isinstance(value, list | tuple):
             for item in value:
                 self.add(item, name)
+        elif isinstance(value, set | frozenset):
+            self._add_set(value, name)
         elif isinstance(value, Mapping):
             for key, item in value.items():
                 self.add(item, f"{name} {key}")
+        elif isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType):  # functools.cache
+            self.parts.append([name, type(value).__name__])
+            self.add(wrapped, name)
         elif not isinstance(value, BuiltinFunctionType):
             self._add_instance(value, name)
+
+    def _add_set(self, values: Set[object], name: str) -> None:
+        """Adds the items of a set in the order of their digests, because their own differs between processes."""
+        digests = list[str]()
+        for value in values:
+            reader = _CodeReader()
+            reader._visited = set(self._visited)
+            reader.add(value)
+            digests.append(fingerprint(reader.parts))
+        self.parts.append([name, *sorted(digests)])
 
     def _add_module(self, module: ModuleType, name: str) -> None:
         if not _is_installed(module.__name__):
@@ -245,7 +260,11 @@ class _CodeReader:
                 self.parts.append([name, inspect.getsource(module)])
 
     def _add_function(self, function: FunctionType, name: str) -> None:
-        function = cast("FunctionType", inspect.unwrap(function))
+        wrapped = getattr(function, "__wrapped__", None)
+        if wrapped is not None:
+            self._add_wrapper(function, name)
+            self.add(wrapped, name)
+            return
         code = function.__code__
         if _is_installed(function.__module__):
             self.parts.append([name, f"{function.__module__}.{function.__qualname__}"])
@@ -255,8 +274,20 @@ class _CodeReader:
         if not source or function.__name__ == "<lambda>":  # several lambdas may stand in one line
             source += repr((code.co_code.hex(), _constants_of(code)))
         self.parts.append([name, source])
+        self._add_references(function, name)
+
+    def _add_wrapper(self, function: FunctionType, name: str) -> None:
+        """Adds the function that a decorator put around another one; that has its module's name and its source."""
+        if _is_installed(function.__globals__.get("__name__")):
+            return
+        with suppress(OSError, TypeError):
+            self.parts.append([f"{name} wrapper", inspect.cleandoc(f"\n{inspect.getsource(function.__code__)}")])
+        self._add_references(function, f"{name} wrapper")
+
+    def _add_references(self, function: FunctionType, name: str) -> None:
+        """Adds the values that a function is bound to, and the global ones that its code names."""
         self._add_bound_values(function, name)
-        for referred in sorted(_names_of(code)):
+        for referred in sorted(_names_of(function.__code__)):
             if referred in function.__globals__:
                 self.add(function.__globals__[referred], referred)
 
@@ -285,10 +316,10 @@ class _CodeReader:
     def _add_instance(self, value: object, name: str) -> None:
         self.add(type(value), name)
         members = _list_members(value)
-        text = repr(value)
-        if " at 0x" not in text and len(text) < _MAX_TEXT:
-            self.parts.append([name, text])
         state = dict(members) if members is not None else _state_of(value)
+        text = repr(value)
+        if " at 0x" not in text and len(text) < _MAX_TEXT and not _holds_set(state):
+            self.parts.append([name, text])
         if not _is_installed(type(value).__module__) or members is not None:
             self.add(state, f"{name} state")
 
@@ -301,6 +332,14 @@ def _state_of(value: object) -> dict[str, object]:
         for name, item in attributes.items()
         if not isinstance(getattr(type(value), name, None), cached_property)
     }
+
+
+def _holds_set(value: object, depth: int = 0) -> bool:
+    """Returns whether the text of a value may name the items of a set, in an order that differs between processes."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    is_holder = isinstance(value, list | tuple) and depth < 8
+    return isinstance(value, set | frozenset) or (is_holder and any(_holds_set(item, depth + 1) for item in value))
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:
@@ -331,7 +370,12 @@ def _names_of(code: CodeType) -> set[str]:
 
 
 def _constants_of(code: CodeType) -> list[object]:
-    return [_constants_of(value) if isinstance(value, CodeType) else repr(value) for value in code.co_consts]
+    return [_constants_of(value) if isinstance(value, CodeType) else _spell_constant(value) for value in code.co_consts]
+
+
+def _spell_constant(value: object) -> str:
+    """Returns a constant as text; the items of a set (`word in {"a", "b"}`) are sorted."""
+    return f"frozenset({sorted(map(repr, value))})" if isinstance(value, frozenset) else repr(value)
 
 
 def _is_installed(module: str | None) -> bool:

@@ -9,9 +9,10 @@ import time
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.cli.setup.prompt_data import data_preset, make_prompt_world, world_of_options
+from evolvent.cli.setup.prompt_data import data_preset, load_reward, make_prompt_world, world_of_options
 from evolvent.cli.setup.registry import load_world
 from evolvent.errors import ConfigError
+from evolvent.worlds.prompts.rewards import Completion
 from tests.faults.launched import Launched
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "red", "blue", "green", "black")
@@ -189,3 +190,23 @@ def test_a_resumed_collection_or_search_refuses_a_changed_reward(folder, capsys,
         assert refused.wait() == [2]
     (error,) = refused.errors()
     assert "--resume: the code of prompts has changed since run began (start a new run; its episodes" in error
+
+
+def test_imported_cached_and_partial_functions_are_rewards(folder):
+    """`FILE.py:NAME` takes what the name stands for; a file alone offers its own functions."""
+    (folder / "helpers_of_rewards.py").write_text("def imported(completion):\n    return 0.25\n", encoding="utf-8")
+    (folder / "made.py").write_text(
+        "from functools import cache, partial\nfrom helpers_of_rewards import imported\n"
+        "class Length:\n    def __call__(self, completion):\n        return 3.0\n"
+        "@cache\ndef cached(completion):\n    return 0.5\n"
+        "def _scale(completion, factor):\n    return factor\n"
+        "half = partial(_scale, factor=0.75)\n",
+        encoding="utf-8",
+    )
+    completion = Completion("a", "p", ())
+    for name, value in (("imported", 0.25), ("cached", 0.5), ("half", 0.75), ("_scale", None)):
+        reward = load_reward(f"made.py:{name}")
+        assert reward.name == name and (value is None or reward.score(completion, {}) == value)
+    assert load_reward("made.py").name == "cached", "the only function that the file defines"
+    with pytest.raises(ConfigError, match="unknown function 'Length'"):
+        load_reward("made.py:Length")

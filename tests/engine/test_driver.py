@@ -143,6 +143,24 @@ def test_a_hung_wait_is_left_behind_and_others_go_on(caplog: pytest.LogCaptureFi
     assert counts.leaked == 2 and "was abandoned" in caplog.text
 
 
+@pytest.mark.parametrize(("exit_error", "message"), [(SystemExit(2), "SystemExit: 2"), (KeyboardInterrupt(), "Keyb")])
+def test_a_wait_that_exits_is_an_error_and_its_thread_takes_no_other(
+    exit_error: BaseException, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`exit()` in a text that a reward runs ends the call; it used to end the thread that the next call waited for."""
+    monkeypatch.setattr(threading, "excepthook", lambda problem: None)  # an interrupt still ends its thread
+
+    def exits() -> Any:
+        raise exit_error
+
+    started = time.monotonic()
+    works = [wait(exits, 30.0), wait(exits, 30.0), wait(lambda: "fine", 30.0)]
+    done = {each.index: each for each in run_jobs(works, None, slots=3, threads=1)}
+    assert time.monotonic() - started < 20 and done[2].value == "fine"
+    for index in (0, 1):
+        assert isinstance(done[index].error, EvolventError) and message in str(done[index].error)
+
+
 def test_waits_run_beside_the_engine() -> None:
     """While a wait is open, a work that samples runs to its end."""
     engine = LocalEngine(llama(), slots=2)

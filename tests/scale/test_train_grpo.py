@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -131,6 +132,14 @@ def test_a_failing_reward_ends_the_training_and_keeps_the_replies(tmp_path, caps
         kept = list(store.trajectories())
     assert kept and all(trajectory.steps and trajectory.steps[0].generations for trajectory in kept)
     assert all("raised RuntimeError" in str(trajectory.failure) for trajectory in kept)
+
+
+def test_a_slow_reward_names_the_setting(tmp_path, caplog):
+    with pytest.raises(NothingToLearn, match="world 'prompts' did not answer before the deadline in step: got 0.05 s"):
+        ev.train_grpo("xs", ROWS, lambda text: time.sleep(1), folder=tmp_path / "run", reward_timeout_s=0.05, **FEW)
+    assert "in Python, raise reward_timeout_s" in caplog.text
+    counts = [int(count) for count in re.findall(r"was abandoned \((\d+) so far\)", caplog.text)]
+    assert counts == [1, 2, 1, 2, 4, 8, 16], "3 of the measurement and 16 of training, without a line for each"
 
 
 def test_a_reward_that_fails_for_some_rows_is_counted(tmp_path, capsys):

@@ -5,7 +5,11 @@ from __future__ import annotations
 import enum
 import json
 import re
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
 from typing import Literal, TypedDict
 
 import pytest
@@ -88,6 +92,8 @@ async def raises_later(completion):
         (lambda completions: [1.0, 2.0], "returned a list of 2: expected a list of one number"),
         (lambda completions: 1.0, "returned an object of type float: expected a list of one number"),
         (lambda completions: [None], "returned None"),
+        (lambda completion: 10**400, "returned a number that is too large"),
+        (lambda completion: Decimal("NaN"), "returned nan"),
     ],
 )
 def test_bad_reward_leaves_the_episode_unscored(function, message):
@@ -98,9 +104,46 @@ def test_bad_reward_leaves_the_episode_unscored(function, message):
     assert world.score([reward], info).raw is None
 
 
+def test_a_reward_that_changes_its_row_changes_no_other_reply():
+    def hits(completion, answers, row, messages):
+        """Takes each answer once, as functions that count matches do."""
+        messages[0]["content"] = row["more"]["of"].clear()
+        return sum(answers.remove(word) is None for word in completion.split() if word in answers)
+
+    rows = [{"prompt": f"{n}", "answers": ["a", "b", "b"], "more": {"of": [1]}} for n in range(8)]
+    world = PromptWorld(rows, [hits, (hits, 10)])
+    task = world.tasks("train", "seen")[0]
+    before = json.dumps(task.spec)
+    assert [play(world, "b a b b")[-1][1] for _ in range(3)] == [33, 33, 33]
+    assert json.dumps(task.spec) == before
+    tasks = PromptWorld(rows, lambda text: 1.0).tasks("train", "seen")
+    assert world.tasks("train", "seen") == tasks, "and the prompts of other worlds are the same"
+
+
+def test_code_that_exits_in_a_reward_or_tool_is_an_error_of_it():
+    def run(completion):
+        exec(completion, {})
+        return 1.0
+
+    def python(code: str) -> str:
+        """Runs code."""
+        exec(code, {})
+
+    with ThreadPoolExecutor(1) as pool:  # as episodes run them; in the main thread `exit()` ends the process
+        step = pool.submit(play, PromptWorld(ROWS, run), "raise SystemExit(3)").result()[-1]
+        result = pool.submit(FunctionTool(python).run, {"code": "exit(3)"}).result()
+    assert step[1] is None and re.search(r"raised SystemExit at .*test_prompts.py:\d+: got 3", step[4]["problem"])
+    assert result.text == "error: SystemExit: 3" and "raised SystemExit at" in result.problem
+    with pytest.raises(SystemExit):
+        FunctionTool(python).run({"code": "exit(3)"})
+
+
 def test_numbers_of_arrays_count():
-    numpy = pytest.importorskip("numpy")
+    numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     completion = Completion("x", "p", ())
+    for values in (numpy.array([0.25]), torch.tensor([0.25]), (0.25,), [numpy.float32(0.25)], [Decimal("0.25")]):
+        assert Reward(lambda completions, values=values: values).score(completion, {}) == 0.25
+    assert Reward(lambda completion: Decimal("0.5")).score(completion, {}) == 0.5
     assert Reward(lambda completion: numpy.float32(0.5)).score(completion, {}) == 0.5
     assert Reward(lambda completion: numpy.array(2)).score(completion, {}) == 2.0
     assert Reward(lambda completion: True).score(completion, {}) == 1.0
@@ -197,6 +240,32 @@ def test_stated_splits_are_kept():
     assert world.splits["dev"] >= 2
 
 
+def test_rows_of_an_unknown_split_are_neither_trained_on_nor_measured(caplog):
+    rows = [{**row, "split": "heldout" if number < 5 else " Train"} for number, row in enumerate(ROWS)]
+    world = PromptWorld(rows, right)
+    tasks = [task for split in ("train", "dev", "test") for task in world.tasks(split, "seen")]
+    assert sorted(task.spec["row"]["answer"] for task in tasks) == [2 * number for number in range(5, 40)]
+    assert (
+        "5 of 40 rows are left out; the first: row 0: column 'split' has an unknown value: got heldout" in caplog.text
+    )
+    with pytest.raises(ConfigError, match="column 'split' has an unknown value: got 1, expected train, dev"):
+        PromptWorld([{**row, "split": 1} for row in ROWS], right)
+
+
+def test_a_row_of_train_and_test_is_held_out_and_a_shared_prompt_is_told(caplog):
+    world = PromptWorld({"train": ROWS, "test": ROWS[:4]}, right)
+    assert [task.spec["row"]["answer"] for task in world.tasks("test", "seen")] == [0, 2, 4, 6]
+    assert not {0, 2, 4, 6} & {task.spec["row"]["answer"] for task in world.tasks("train", "seen")}
+    assert "also in train" not in caplog.text
+    others = [{**row, "answer": -1} for row in ROWS[:3]]
+    world = PromptWorld({"train": ROWS, "dev": ROWS[30:32], "test": [*others, ROWS[20]]}, right)
+    assert world.splits == {"train": 37, "dev": 2, "test": 4}
+    assert "3 prompts of dev or test are also in train, where they are learned" in caplog.text
+    unstated = [*({**row, "split": "test"} for row in others), *ROWS]
+    in_test = PromptWorld(unstated, right).tasks("test", "seen")
+    assert {task.spec["row"]["answer"] for task in in_test} == {-1, 0, 2, 4}, "one prompt, one split"
+
+
 def test_small_and_repeated_rows(caplog):
     world = PromptWorld([*ROWS[:3], ROWS[0]], right)
     assert world.splits == {"train": 3, "dev": 3, "test": 3}
@@ -284,6 +353,41 @@ def test_schema_follows_from_signature_and_docstring():
     assert "title" not in json.dumps(tool.tool.parameters)
     result = tool.run({"size": {"height": 2, "unit": "foot"}, "boxes": [{"name": "a", "tags": []}], "limit": 3})
     assert json.loads(result.text) == {"unit": "foot", "names": ["a"], "kind": "all", "limit": 3}
+
+
+def test_any_name_of_a_parameter_reaches_the_function():
+    """In a model of pydantic these names are methods, settings or private."""
+
+    def search(json: str, _x: int, model_config: str = "a", copy: int = 2, model_dump: int = 3, schema: str = "b"):
+        return [json, _x, model_config, copy, model_dump, schema]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tool = FunctionTool(search)
+    parameters = tool.tool.parameters
+    assert list(parameters["properties"]) == ["json", "_x", "model_config", "copy", "model_dump", "schema"]
+    assert parameters["required"] == ["json", "_x"]
+    assert tool.run({"json": "j", "_x": 1, "model_config": "c", "schema": "s"}).text == '["j", 1, "c", 2, 3, "s"]'
+    assert tool.run({"_x": "one", "parameter_0": "j"}).text.startswith(
+        "error: search: json: Field required; _x: Input should be a valid integer"
+    )
+
+
+def test_results_are_json_and_partials_are_tools():
+    numpy = pytest.importorskip("numpy")
+
+    def give(number: int, factor: int = 1) -> object:
+        results = [Size(1.5), {"unit": Unit.FOOT}, {3}, numpy.arange(3), numpy.float32(2.5)]
+        return results[number]
+
+    texts = [FunctionTool(give).run({"number": number}).text for number in range(5)]
+    assert texts == ['{"height": 1.5, "unit": "meter"}', '{"unit": "foot"}', "[3]", "[0, 1, 2]", "2.5"]
+
+    def scale(value: int, factor: int) -> int:
+        return value * factor
+
+    doubled = partial(scale, factor=2)
+    assert (FunctionTool(doubled).name, FunctionTool(doubled).run({"value": 4}).text) == ("scale", "8")
 
 
 def test_wrong_arguments_and_errors_are_read_by_the_model():

@@ -12,7 +12,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -53,7 +53,8 @@ class TableRow:
     Args:
         where: its file and line, or its number from 0, for messages.
         values: JSON values by column.
-        split: the split of a data set by splits, or of the column `split`; None: not stated.
+        split: the split of a data set by splits, or of the column `split`; None: not stated. A row whose column `split`
+            has another value than a split has a problem.
         problem: why it cannot be used; "": it can.
     """
 
@@ -240,6 +241,7 @@ def _iterate_csv(path: Path) -> Iterator[tuple[str, object]]:
             file.seek(0)
             lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
             reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
+            reader.fieldnames = _check_header(path, reader.fieldnames or ())
             while True:
                 try:
                     with _allow_large_cells():
@@ -263,6 +265,19 @@ def _iterate_csv(path: Path) -> Iterator[tuple[str, object]]:
         ) from error
 
 
+def _check_header(path: Path, names: Sequence[str]) -> list[str]:
+    """Returns the names of the columns without spaces around them.
+
+    Raises:
+        ConfigError: two columns have the same name, and the cells of the last would hide the others.
+    """
+    names = [name.strip() for name in names]
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if repeated:
+        raise ConfigError(f"{path} has two columns of the same name", value=repeated[0], hint="rename one of them")
+    return names
+
+
 def _build_row(location: str, row: object, split: str | None) -> TableRow:
     if not isinstance(row, Mapping):
         return TableRow(location, {}, problem=f"got {type(row).__name__}, expected an object with columns")
@@ -271,8 +286,12 @@ def _build_row(location: str, row: object, split: str | None) -> TableRow:
     except SampleInvalid as error:
         return TableRow(location, {}, problem=str(error))
     stated = values.get("split")
-    if split is None and isinstance(stated, str) and stated.lower() in _SPLITS:
-        split = _SPLITS[stated.lower()]
+    if split is None and stated not in (None, ""):
+        split = _SPLITS.get(str(stated).strip().lower())
+        if split is None:
+            expected = "train, dev (or validation) or test"
+            problem = SampleInvalid("column 'split' has an unknown value", value=stated, expected=expected)
+            return TableRow(location, {}, problem=str(problem))
     return TableRow(location, values, split)
 
 

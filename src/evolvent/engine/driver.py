@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -34,6 +35,7 @@ from evolvent.errors import (
     WorldError,
     boundary,
     unknown_name_problem,
+    user_boundary,
 )
 
 __all__ = [
@@ -152,22 +154,26 @@ class BlockingCallPool:
             call = worker.calls.get()
             if call is None:
                 return
-            outcome = Outcome(
-                call.number, error=WorldError("the call ended its thread", value=repr(call.blocking_call.call))
-            )
+            outcome: Outcome | None = None
             try:
-                with boundary(EvolventError, "a wait failed"):
+                with user_boundary(EvolventError, "a call failed"):
                     outcome = Outcome(call.number, call.context.run(call.blocking_call.call))
             except EvolventError as error:
                 outcome = Outcome(call.number, error=unwrap_boundary(error))
             finally:
+                if outcome is None:  # an interrupt, which ends this thread
+                    worker.abandoned = True
+                    cause = sys.exception()
+                    outcome = Outcome(call.number, error=WorldError("the call ended its thread", value=repr(cause)))
                 self._heard.put((call, outcome))
 
     def _finish(self, call: _RunningCall) -> None:
         call.over = True
         self._running.pop(call.number, None)
-        if call.worker is not None:
+        if call.worker is not None and not call.worker.abandoned:
             self._idle.append(call.worker)
+        elif call.worker is not None:
+            self._count -= 1
         self._dispatch()
 
     def _expire(self) -> Iterator[Outcome]:
@@ -183,7 +189,8 @@ class BlockingCallPool:
                 call.worker.abandoned = True
             self.leaked += 1
             self._count -= 1
-            log.warning("a call exceeded its limit of %g s and was abandoned (%d so far)", limit, self.leaked)
+            if self.leaked.bit_count() == 1:  # the first, and then each doubling
+                log.warning("a call exceeded its limit of %g s and was abandoned (%d so far)", limit, self.leaked)
             error = StepTimeout("no answer before the deadline", value=f"{limit:g} s", hint="the call was abandoned")
             yield Outcome(call.number, error=error)
         self._dispatch()

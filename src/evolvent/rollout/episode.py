@@ -272,7 +272,12 @@ def _call_env(
     """Runs a call of an environment: directly, or off the driver's thread with a deadline where the world may block."""
     with user_boundary(EnvLost, f"world {session.world.name!r} failed in {operation}"):
         if session.world.run_in_thread:
-            (answer,) = yield (BlockingCall(partial(session.run, call), timeout_s),)
+            try:
+                (answer,) = yield (BlockingCall(partial(session.run, call), timeout_s),)
+            except StepTimeout as error:
+                hint = getattr(session.world, "timeout_hint", error.hint)
+                message = f"world {session.world.name!r} did not answer before the deadline in {operation}"
+                raise StepTimeout(message, value=error.value, hint=hint) from error
         else:
             answer = call()
         return answer if parse is None else parse(answer)

@@ -205,42 +205,53 @@ def load_reward(text: str) -> Reward:
             problem = unknown_name_problem("reward", path, REWARD_NAMES, location="--reward")
             raise ConfigError([Problem(problem.where, problem.what, f"{problem.hint}; or FILE.py:FUNCTION")])
         return find_reward(text)
-    functions = _list_functions(path)
     if not function_name:
+        functions = _list_functions(path)
         if len(functions) != 1:
             names = ", ".join(functions) or "none"
             raise ConfigError([Problem("--reward", f"{path} has the functions {names}", f"write {path}:FUNCTION")])
         function_name = next(iter(functions))
-    if function_name not in functions:
-        raise ConfigError([unknown_name_problem("function", function_name, functions, location=path)])
-    return Reward(functions[function_name], weight=weight, name=function_name)
+    return Reward(_find_function(path, function_name), weight=weight, name=function_name)
 
 
 def _load_tools(name: str) -> list[ToolFunction]:
     path, _, function_name = name.partition(":")
     if not path.endswith(".py"):
         raise ConfigError([Problem("--tools", f"got {name!r}, expected FILE.py or FILE.py:FUNCTION")])
+    if function_name:
+        return [_find_function(path, function_name)]
     functions = _list_functions(path)
-    if not function_name:
-        if not functions:
-            raise ConfigError([Problem("--tools", f"{path} has no functions", "define a typed function in it")])
-        return list(functions.values())
-    if function_name not in functions:
-        raise ConfigError([unknown_name_problem("function", function_name, functions, location=path)])
-    return [functions[function_name]]
+    if not functions:
+        raise ConfigError([Problem("--tools", f"{path} has no functions", "define a typed function in it")])
+    return list(functions.values())
+
+
+def _find_function(path: str, name: str) -> ToolFunction:
+    """Returns what a name of a Python file stands for: a function, also an imported one, or an object that is called.
+
+    Raises:
+        ConfigError: an unknown name, or one of a class or a value.
+    """
+    value = getattr(load_module(Path(path)), name, None)
+    if not callable(value) or isinstance(value, type):
+        raise ConfigError([unknown_name_problem("function", name, _list_functions(path), location=path)])
+    function: ToolFunction = value
+    return function
 
 
 def _list_functions(path: str) -> dict[str, ToolFunction]:
-    """Returns the public functions of a Python file, and its public objects that can be called, in their order."""
+    """Returns the public functions of a Python file, and its public objects that can be called, in their order.
+
+    Imported functions are left out; those that a decorator such as `functools.cache` turned into objects are not.
+    """
     module = load_module(Path(path))
     return {
         name: value
         for name, value in vars(module).items()
         if not name.startswith("_")
-        and (
-            (inspect.isfunction(value) and value.__module__ == module.__name__)
-            or (callable(value) and type(value).__module__ == module.__name__)
-        )
+        and callable(value)
+        and not isinstance(value, type)
+        and module.__name__ in (getattr(value, "__module__", None), type(value).__module__)
     }
 
 

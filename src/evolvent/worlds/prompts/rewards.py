@@ -13,15 +13,17 @@ import inspect
 import math
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
+from decimal import Decimal
+from functools import cache, partial
 from numbers import Real
 from typing import TypeAlias, cast
 
 from evolvent.errors import ConfigError, EvolventError, Problem, WorldError, boundary, find_location, shorten_path
 from evolvent.trajectory import Json
 
-__all__ = ["Completion", "Reward", "RewardFunction", "Rewards", "await_result", "make_rewards"]
+__all__ = ["Completion", "Reward", "RewardFunction", "Rewards", "await_result", "find_name", "make_rewards"]
 
 RewardFunction: TypeAlias = Callable[..., object]
 """A function that returns the reward of a completion, or an awaitable of it."""
@@ -67,7 +69,7 @@ class Reward:
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise ConfigError("the weight of a reward is not a number", value=weight, expected="a finite number")
         self.function, self.weight = function, float(weight)
-        self.name = name or str(getattr(function, "__name__", type(function).__name__))
+        self.name = name or find_name(function)
         try:
             parameters = inspect.signature(function).parameters
         except (TypeError, ValueError) as error:
@@ -133,11 +135,12 @@ class Reward:
         return self._check(value)
 
     def _arguments(self, completion: Completion, row: Mapping[str, Json]) -> tuple[list[object], dict[str, object]]:
+        row = deepcopy(dict(row))  # a reward may change what it is given: other replies to the prompt have the same row
         given: dict[str, object] = {
             "completion": completion.text,
             "prompt": completion.prompt,
-            "messages": [dict(message) for message in completion.messages],
-            "row": dict(row),
+            "messages": deepcopy(list(completion.messages)),
+            "row": row,
         }
         if self.is_batched:
             first = completion.messages if completion.is_chat else ()
@@ -163,6 +166,7 @@ class Reward:
         expected = "a finite number"
         if self.is_batched:
             expected = "a list of one number, for the one completion that it was given"
+            value = value.tolist() if hasattr(value, "tolist") else value  # numpy, torch
             if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 1:
                 count = f"a list of {len(value)}" if isinstance(value, list | tuple) else _describe(value)
                 raise self._wrong_value(count, expected)
@@ -171,9 +175,10 @@ class Reward:
         if item is not None and getattr(value, "size", 1) != 0 and not isinstance(value, Real):  # numpy, torch
             with boundary(WorldError, f"reward {self.name!r} {self.location} returned an array, expected one number"):
                 value = item()
-        if not isinstance(value, Real):
+        if not isinstance(value, Real | Decimal):
             raise self._wrong_value(_describe(value), expected)
-        number = float(value)
+        with boundary(WorldError, f"reward {self.name!r} {self.location} returned a number that is too large"):
+            number = float(value)
         if not math.isfinite(number):
             raise self._wrong_value(str(number), expected)
         return number
@@ -220,6 +225,13 @@ def make_rewards(rewards: Rewards, weights: Sequence[float] | None = None) -> tu
         if names.count(reward.name) > 1:
             made[number] = Reward(reward.function, weight=reward.weight, name=f"{reward.name}-{number + 1}")
     return tuple(made)
+
+
+def find_name(function: Callable[..., object]) -> str:
+    """Returns the name of a function, of the function behind a partial, or of the class of an object."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _is_pair(value: object) -> bool:

@@ -19,17 +19,19 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from evolvent.errors import ConfigError, EvolventError, InvalidAction, WorldError, boundary, find_location, shorten_path
 from evolvent.grade.call_forms import Form, decode_calls, spell_name
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.toolprompt import Compact
-from evolvent.worlds.prompts.rewards import await_result
+from evolvent.worlds.prompts.rewards import await_result, find_name
 
 __all__ = ["FunctionTool", "ToolFunction", "ToolResult", "read_calls"]
 
@@ -80,14 +82,12 @@ class FunctionTool:
         if not callable(function) or isinstance(function, type):
             raise ConfigError("the tool is not a function", value=repr(function)[:80], expected="a Python function")
         self.function = function
-        self.name = str(getattr(function, "__name__", type(function).__name__))
+        self.name = find_name(function)
         code = getattr(inspect.unwrap(function), "__code__", None)
         place = "" if code is None else f" at {shorten_path(code.co_filename)}:{code.co_firstlineno}"
         self.title = f"tool {self.name!r}{place}"
         with boundary(ConfigError, f"the annotations of {self.title} cannot be read"):
-            hints = get_type_hints(
-                function if inspect.isroutine(function) else type(function).__call__, include_extras=True
-            )
+            hints = get_type_hints(_annotated_function(function), include_extras=True)
         fields: dict[str, Any] = {}
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -101,7 +101,9 @@ class FunctionTool:
                     expected=f"an annotation such as {parameter.name}: str",
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (_portable_type(hints[parameter.name]), default)
+            # Fields have names of their own: `json`, `schema` and `_x` mean something else in a model of pydantic.
+            annotation = Annotated[_portable_type(hints[parameter.name]), Field(alias=parameter.name)]
+            fields[f"parameter_{len(fields)}"] = (annotation, default)
         with boundary(ConfigError, f"{self.title} has a type without a JSON schema"):
             self._arguments = create_model(
                 self.name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
@@ -125,7 +127,7 @@ class FunctionTool:
         except ValidationError as error:
             faults = [f"{'.'.join(map(str, row['loc'])) or 'arguments'}: {row['msg']}" for row in error.errors()[:3]]
             return ToolResult(f"error: {self.name}: {'; '.join(faults)}")
-        values = {name: getattr(checked, name) for name in self._arguments.model_fields}
+        values = {str(info.alias): getattr(checked, name) for name, info in self._arguments.model_fields.items()}
         try:
             with boundary(WorldError, f"tool {self.name!r} failed"):
                 value = self.function(**values)
@@ -155,9 +157,23 @@ def _has_typed_dict(annotation: Any) -> bool:
     return is_typeddict(annotation) or any(map(_has_typed_dict, get_args(annotation)))
 
 
+def _annotated_function(function: ToolFunction) -> ToolFunction:
+    """Returns the function that holds the annotations: that of a partial, or the method `__call__` of an object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(inspect.unwrap(function)) else type(function).__call__
+
+
 def _format_result(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    """Returns a result as text, or as JSON: dataclasses, models of pydantic, enums, sets and arrays included."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_to_jsonable)
     return text if len(text) <= _MAX_RESULT else f"{text[:_MAX_RESULT]} ... ({len(text) - _MAX_RESULT} more characters)"
+
+
+def _to_jsonable(value: object) -> object:
+    if hasattr(value, "tolist"):  # numpy, torch
+        return value.tolist()
+    return to_jsonable_python(value, fallback=str)
 
 
 def _without_titles(schema: Any) -> Any:

@@ -30,6 +30,7 @@ __all__ = ["PROMPT_COLUMNS", "PromptEnv", "PromptWorld"]
 PROMPT_COLUMNS = ("prompt", "messages", "question", "problem")
 """The columns that hold prompts, in the order in which they are looked for."""
 _log = logging.getLogger(__name__)
+_HELD_OUT = ("dev", "test")
 _MIN_SPLIT = 2  # rows of a split that can be evaluated
 _TOOLS_HEAD = "You may call these functions:"
 _TOOLS_FORM = (
@@ -71,6 +72,7 @@ class PromptWorld:
     tiers: tuple[str, ...] = ("seen",)
     run_in_thread = True
     reply_hint = ""  # what an endpoint's model is told about the form of a reply: nothing
+    timeout_hint = "a reward or tool took longer; in Python, raise reward_timeout_s"
 
     def __init__(
         self,
@@ -133,7 +135,8 @@ class PromptWorld:
         by_id: dict[str, tuple[TableRow, Task]] = {}
         for row in rows:
             task = self._build_task(row, "train")
-            by_id.setdefault(task.id, (row, task))
+            if task.id not in by_id or (row.split in _HELD_OUT and by_id[task.id][0].split not in _HELD_OUT):
+                by_id[task.id] = (row, task)  # a row of train and of test is held out
         notes = (
             [] if len(by_id) == len(rows) else [f"{len(rows) - len(by_id)} rows repeat another row and are left out"]
         )
@@ -143,10 +146,11 @@ class PromptWorld:
             )
         stated = {row.split for row, _ in by_id.values()} - {None}
         prompts = {task.id: self._prompt_key(task) for _, task in by_id.values()}
+        held_out = {prompts[task.id]: row.split for row, task in by_id.values() if row.split in _HELD_OUT}
         split_of_id = {
-            task.id: row.split
-            if row.split in ("dev", "test")
-            else _split_of(prompts[task.id], kept=("train", *(split for split in stated if split)))
+            task.id: (row.split if row.split in _HELD_OUT else None)
+            or (None if row.split else held_out.get(prompts[task.id]))
+            or _split_of(prompts[task.id], kept=("train", *(split for split in stated if split)))
             for row, task in by_id.values()
         }
         _fill_splits(split_of_id, prompts, stated={split for split in stated if split})
@@ -154,7 +158,10 @@ class PromptWorld:
         for row, task in by_id.values():
             split = split_of_id[task.id]
             panels[split].append(task if split == "train" else self._build_task(row, split))
-        for split in ("dev", "test"):
+        trained = {prompts[task.id] for task in panels["train"]}
+        if shared := len(trained & held_out.keys()):
+            notes.append(f"{shared} prompts of dev or test are also in train, where they are learned")
+        for split in _HELD_OUT:
             if len(panels[split]) < _MIN_SPLIT:
                 notes.append(
                     f"{split} has {len(panels[split])} rows, too few to measure: it has those of train instead"
