@@ -336,10 +336,10 @@ def _state_of(value: object) -> dict[str, object]:
 
 def _holds_set(value: object, depth: int = 0) -> bool:
     """Returns whether the text of a value may name the items of a set, in an order that differs between processes."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    is_holder = isinstance(value, list | tuple) and depth < 8
-    return isinstance(value, set | frozenset) or (is_holder and any(_holds_set(item, depth + 1) for item in value))
+    if isinstance(value, set | frozenset):
+        return True
+    items = list(value.values()) if isinstance(value, Mapping) else value
+    return isinstance(items, list | tuple) and depth < 8 and any(_holds_set(item, depth + 1) for item in items)
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:

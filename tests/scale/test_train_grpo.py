@@ -135,7 +135,7 @@ def test_a_failing_reward_ends_the_training_and_keeps_the_replies(tmp_path, caps
 
 
 def test_a_slow_reward_names_the_setting(tmp_path, caplog):
-    with pytest.raises(NothingToLearn, match="world 'prompts' did not answer before the deadline in step: got 0.05 s"):
+    with pytest.raises(NothingToLearn, match=r"'prompts' did not answer before the deadline in step: got 0\.05 s"):
         ev.train_grpo("xs", ROWS, lambda text: time.sleep(1), folder=tmp_path / "run", reward_timeout_s=0.05, **FEW)
     assert "in Python, raise reward_timeout_s" in caplog.text
     counts = [int(count) for count in re.findall(r"was abandoned \((\d+) so far\)", caplog.text)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import re
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -122,20 +123,19 @@ def test_a_reward_that_changes_its_row_changes_no_other_reply():
 
 def test_code_that_exits_in_a_reward_or_tool_is_an_error_of_it():
     def run(completion):
-        exec(completion, {})
-        return 1.0
+        sys.exit(int(completion))
 
     def python(code: str) -> str:
         """Runs code."""
-        exec(code, {})
+        sys.exit(int(code))
 
     with ThreadPoolExecutor(1) as pool:  # as episodes run them; in the main thread `exit()` ends the process
-        step = pool.submit(play, PromptWorld(ROWS, run), "raise SystemExit(3)").result()[-1]
-        result = pool.submit(FunctionTool(python).run, {"code": "exit(3)"}).result()
+        step = pool.submit(play, PromptWorld(ROWS, run), "3").result()[-1]
+        result = pool.submit(FunctionTool(python).run, {"code": "3"}).result()
     assert step[1] is None and re.search(r"raised SystemExit at .*test_prompts.py:\d+: got 3", step[4]["problem"])
     assert result.text == "error: SystemExit: 3" and "raised SystemExit at" in result.problem
     with pytest.raises(SystemExit):
-        FunctionTool(python).run({"code": "exit(3)"})
+        FunctionTool(python).run({"code": "3"})
 
 
 def test_numbers_of_arrays_count():

@@ -8,7 +8,6 @@ is ever loaded from a data set.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
