@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -122,6 +123,13 @@ def test_a_run_of_sessions_is_learned_once(recorded, tmp_path):
         session = by_id[episode.meta["session"]]
         assert list(episode.generations) == list(session.generations) and episode.group == session.group
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def test_fewer_iterations_than_asked_for_are_told(recorded, tmp_path):
+    text = train(recorded, tmp_path / "run", **{"rl.practice.iterations": 2, "rl.practice.tasks_per_iteration": 5})
+    assert "they suffice for 1 iteration of 5 tasks; 1 group left over\n" in text
+    assert re.search(r"^mean return \d\.\d{3} in iteration 1$", text, re.MULTILINE)
+    assert "[1/1] grpo training, 1/1 iterations" in text and "evaluate" not in text and "[2/1]" not in text
 
 
 def test_recomputation_changes_how_they_are_learned_and_nothing_else(recorded, tmp_path, monkeypatch):

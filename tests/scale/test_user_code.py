@@ -5,8 +5,11 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 import evolvent as ev
 from evolvent.errors import ConfigError
@@ -114,6 +117,63 @@ def test_weights_and_held_functions_count_as_the_users_code(tmp_path):
     assert changed_code(tmp_path, {"a": "1", "b": "2", "new": "1"}) == ["b"]
     (tmp_path / "code.json").write_text("{")
     assert changed_code(tmp_path, {"a": "2"}) == [], "a damaged record compares nothing"
+
+
+class Numbers(ev.TextWorld):
+    """Its rewards are numbers of numpy and torch, in an episode and in a step of an Env."""
+
+    name, horizon, rewards = (
+        "numbers",
+        2,
+        (np.float32(0.25), torch.tensor(0.25), np.array([0.25]), torch.tensor([0.25])),
+    )
+
+    def specs(self):
+        return [{"number": number} for number in range(40)] * 2
+
+    def vocabulary(self):
+        return ["say", "hello"]
+
+    def play(self, spec):
+        yield "say hello"
+        reward = self.rewards[spec["number"] % 4]
+        yield "say hello", reward
+        return reward
+
+
+class Stepping(Numbers):
+    name = "stepping"
+
+    def make(self, task):
+        reward = self.rewards[task.spec["number"] % 4]
+        return SimpleNamespace(
+            reset=lambda *, seed=None, options=None: ("say hello", {}),
+            step=lambda action: ("say hello", 2 * reward, np.bool_(True), False, {}),
+            close=lambda: None,
+        )
+
+
+@pytest.mark.parametrize("world", [Numbers(), Stepping()], ids=lambda world: world.name)
+def test_numbers_of_arrays_and_tensors_are_rewards(world, tmp_path):
+    tasks = world.tasks("train", "seen")
+    with ev.local_run(tmp_path, [world], max_tokens=2) as run:
+        policy = ev.tiny_policy(["say", "hello"], size="xs", context=64, seed=0)
+        played = list(run.collect(policy, [ev.Start(task) for task in tasks]))
+    assert [trajectory.score.raw for trajectory in played] == [0.5] * len(tasks)
+    assert {type(step.reward) for trajectory in played for step in trajectory.steps} == {float}
+
+
+def test_repeated_tasks_count_once_and_those_that_json_cannot_write_are_refused():
+    world = Numbers()
+    panels = {split: world.tasks(split, "seen") for split in ("train", "dev", "test")}
+    assert sorted(task.spec["number"] for tasks in panels.values() for task in tasks) == list(range(40))
+
+    class Sets(Numbers):
+        def specs(self):
+            return [{"number": np.int64(1)}]
+
+    with pytest.raises(ConfigError, match=r"specs of world 'numbers' lists a task that JSON cannot write .*int64"):
+        Sets().tasks("train", "seen")
 
 
 def test_a_bug_of_a_world_is_told_once_with_its_line_and_count(write, caplog):

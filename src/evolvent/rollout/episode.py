@@ -49,7 +49,7 @@ from evolvent.trajectory import (
     trajectory_name,
     unscored,
 )
-from evolvent.worlds.base import DeferredClose, Env, Forkable, Info, Limits, Reply, World
+from evolvent.worlds.base import DeferredClose, Env, Forkable, Info, Limits, Reply, World, unwrap_number
 
 __all__ = [
     "BranchOrigins",
@@ -296,10 +296,9 @@ def _check_observation(observation: object, info: object) -> tuple[Value, Info]:
 def _check_reply(answer: Any) -> Reply:
     """Checks the answer to a step; a reward that is not finite could neither be stored nor averaged."""
     observation, reward, terminated, truncated, info = answer
+    reward = unwrap_number(reward)
     if reward is not None and not math.isfinite(reward):
         raise EnvLost("reward is not finite", value=reward, expected="a number, or None for 'not scored'")
-    if isinstance(reward, np.generic):  # sums of these are rounded: an episode would be scored otherwise over a server
-        reward = reward.item()
     observation, info = _check_observation(observation, info)
     return observation, reward, bool(terminated), bool(truncated), info
 

@@ -26,7 +26,7 @@ from evolvent.search.proposers import EnvState, LanguageProposer, Proposal, Prop
 from evolvent.search.records import Budget, Child, EndedBy, ExpandRequest, Request, Response, Spent
 from evolvent.search.scorers import BoundedScorer, Scorer
 from evolvent.trajectory import Task, Value, sample_seed
-from evolvent.worlds.base import DeferredClose, Env, Forkable, Info, Limits, World
+from evolvent.worlds.base import DeferredClose, Env, Forkable, Info, Limits, World, unwrap_number
 
 __all__ = [
     "BoundedEstimator",
@@ -136,6 +136,7 @@ def _restore_and_step(env: Env, *, snapshot: object, action: Value) -> EnvMoment
     env.restore(snapshot)
     observation, reward, terminated, truncated, info = env.step(action)
     _check_output(observation, info)
+    reward = unwrap_number(reward)
     if reward is not None and not math.isfinite(reward):
         raise EnvLost("reward is not finite", value=reward, expected="a number, or None for 'not scored'")
     over = bool(terminated or truncated)

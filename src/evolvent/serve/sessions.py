@@ -28,7 +28,7 @@ from evolvent.errors import (
 from evolvent.serve.host import ResetResult, SessionSnapshot, SessionState, StepResult
 from evolvent.serve.wire import EpisodeEnded, NotFound
 from evolvent.trajectory import Task
-from evolvent.worlds.base import Env, World
+from evolvent.worlds.base import Env, World, unwrap_number
 
 __all__ = [
     "ACTION_CHARS",
@@ -199,6 +199,7 @@ def step_env(session: TableSession, action: str) -> StepResult:
         if session.env is None:
             raise EpisodeEnded("step was called before reset", value=session.id, expected="reset first")
         observation, reward, terminated, truncated, info = session.env.step(action)
+        reward = unwrap_number(reward)
         if reward is not None and not math.isfinite(reward):
             raise EnvLost("reward is not finite", value=reward, expected="a number, or None for 'not scored'")
         text, step_info = _check_observation(observation, info)

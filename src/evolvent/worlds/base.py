@@ -66,6 +66,7 @@ __all__ = [
     "score_episode",
     "score_if_won",
     "split_of",
+    "unwrap_number",
 ]
 
 
@@ -162,6 +163,7 @@ class _HasTask(Protocol):
 
 
 M = TypeVar("M", bound=_HasTask)
+T = TypeVar("T")
 
 
 class Env(Protocol):
@@ -381,6 +383,15 @@ class _PlayEnv:
         self._play = None
 
 
+def unwrap_number(value: T) -> T:
+    """Returns a number of numpy or torch, and an array or a tensor of one number, as a number of Python.
+
+    Sums of such numbers are rounded, and a tensor cannot be stored.
+    """
+    item = getattr(value, "item", None)
+    return value if item is None else cast("T", item())
+
+
 def _read_turn(turn: object, world: str) -> tuple[str, float, Info]:
     """Returns the observation, reward and notes of what a `play` yielded or returned.
 
@@ -389,6 +400,7 @@ def _read_turn(turn: object, world: str) -> tuple[str, float, Info]:
     """
     parts = turn if isinstance(turn, tuple) else (turn,)
     observation, reward, info = (*parts, *("", 0.0, {})[len(parts) :])[:3]
+    reward = unwrap_number(reward)
     is_valid = isinstance(observation, str) and isinstance(reward, int | float) and isinstance(info, Mapping)
     if not is_valid or len(parts) > 3:
         expected = "an observation; (observation, reward); or (observation, reward, notes)"
@@ -463,8 +475,15 @@ class TextWorld(ABC):
                     expected='JSON values by name, such as {"seed": 0}',
                 )
             split = split_of(spec, salt=self.name)
-            panel[split].append(Task(self.name, self.version, dict(spec), self.name, self.tiers[0], split))
-        return panel
+            try:
+                task = Task(self.name, self.version, dict(spec), self.name, self.tiers[0], split)
+            except (TypeError, ValueError) as error:
+                expected = "texts, numbers, lists and mappings"
+                message = f"specs of world {self.name!r} lists a task that JSON cannot write ({error})"
+                raise ConfigError(message, value=repr(spec), expected=expected) from error
+            panel[split].append(task)
+        # A task that is listed twice would count twice where it is measured, and make the interval too narrow.
+        return {split: list({task.id: task for task in tasks}.values()) for split, tasks in panel.items()}
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
@@ -488,7 +507,6 @@ class TextWorld(ABC):
 
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,9 @@ class Progress:
             stage.plan_position, outer.plan_position = first, second
         seconds, amount = self._totals.get(stage.unit, (0.0, 0))
         self._totals[stage.unit] = (seconds + self.clock() - stage.start_time, amount + stage.done)
-        self.console.print(self._format_line(stage), soft_wrap=True)
+        is_unplanned = bool(self.plan) and stage.plan_position > len(self.plan)
+        if stage.done or stage.size or not is_unplanned:  # an evaluation without tasks has no line
+            self.console.print(self._format_line(stage), soft_wrap=True)
         self._active = self._outer_stages.pop() if self._outer_stages else None
 
     def _report_rl(self, stage: _ActiveStage) -> None:
@@ -174,7 +176,8 @@ class Progress:
 
     def _format_line(self, stage: _ActiveStage) -> str:
         elapsed_s = max(1e-9, self.clock() - stage.start_time)
-        position_text = f"[{stage.plan_position}/{len(self.plan)}] " if self.plan else ""
+        is_planned = stage.plan_position <= len(self.plan)
+        position_text = f"[{stage.plan_position}/{len(self.plan)}] " if is_planned else ""
         size_text = f"/{stage.size:,}" if stage.size else ""
         parts = [f"{position_text}{stage.label}", f"{stage.done:,}{size_text} {stage.unit}"]
         if stage.success is not None:

@@ -658,6 +658,11 @@ def _fit_practice(config: Any, sessions: RecordedSessions, policy: Policy, conso
         raise ConfigError([Problem("from_run", f"{summary}{_describe_left_out(left_out)}", hint)])
     tasks_per_iteration = min(practice.tasks_per_iteration, num_groups)
     iterations = min(practice.iterations, num_groups // tasks_per_iteration)
+    if (iterations, tasks_per_iteration) != (practice.iterations, practice.tasks_per_iteration):
+        rest = num_groups - iterations * tasks_per_iteration
+        fitted_text = f"they suffice for {_count(iterations, 'iteration')} of {_count(tasks_per_iteration, 'task')}"
+        rest_text = f"; {_count(rest, 'group')} left over" if rest else ""
+        console.print(fitted_text + rest_text, soft_wrap=True)
     oldest = min(generation.policy_version for session in sessions.read() for generation in session.generations)
     fitted = practice.model_copy(
         update={
@@ -667,6 +672,10 @@ def _fit_practice(config: Any, sessions: RecordedSessions, policy: Policy, conso
         }
     )
     return config.model_copy(update={"rl": config.rl.model_copy(update={"practice": fitted})})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _describe_left_out(left_out: Counter[str]) -> str:
@@ -679,7 +688,8 @@ def _describe_training(run: Run[Policy]) -> list[str]:
     if not rows:
         return []
     first, last = rows[0], rows[-1]
-    returns = [f"{row['return']:.3f} in iteration {row['step']}" for row in (first, last)]
+    shown_rows = [first] if first["step"] == last["step"] else [first, last]
+    returns = [f"{row['return']:.3f} in iteration {row['step']}" for row in shown_rows]
     lines = [f"mean return {', '.join(returns)}"]
     mismatch = first.get("mismatch")
     if isinstance(mismatch, float) and mismatch > _HIGH_MISMATCH:

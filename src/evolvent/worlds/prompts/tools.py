@@ -102,7 +102,7 @@ class FunctionTool:
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
             # Fields have names of their own: `json`, `schema` and `_x` mean something else in a model of pydantic.
-            annotation = Annotated[_portable_type(hints[parameter.name]), Field(alias=parameter.name)]
+            annotation: Any = Annotated[_portable_type(hints[parameter.name]), Field(alias=parameter.name)]
             fields[f"parameter_{len(fields)}"] = (annotation, default)
         with boundary(ConfigError, f"{self.title} has a type without a JSON schema"):
             self._arguments = create_model(
