@@ -51,6 +51,9 @@ def play(world, *replies, number=0):
         lambda completions, answer, **row: [len(completions[0]) + answer[0]],
         lambda prompts, completions, answer: [len(completions[0]) + answer[0] + 0 * len(prompts[0])],
         lambda messages, answer, completion: len(messages[-1]["content"]) + answer,
+        lambda messages, answer: len(messages[-1]["content"]) + answer,
+        lambda row, messages: len(messages[-1]["content"]) + row["answer"],
+        lambda prompt, **row: len(row["completion"]) + row["answer"] + 0 * prompt.index("what is"),
     ],
 )
 def test_reward_gets_what_it_names(function):
@@ -155,6 +158,8 @@ def test_numbers_of_arrays_count():
         ((), "rewards is empty"),
         (3, "cannot be called"),
         (lambda: 1.0, "does not take a completion"),
+        (lambda prompt, answer: 1.0, "does not take a completion"),
+        (lambda row: 1.0, "does not take a completion"),
         ((right, float("nan")), "not a number|cannot be called"),
         (lambda completion, solution: 1.0, "needs column 'solution': got columns answer, prompt"),
     ],
@@ -162,6 +167,18 @@ def test_numbers_of_arrays_count():
 def test_impossible_rewards_are_refused(rewards, message):
     with pytest.raises(ConfigError, match=message):
         PromptWorld(ROWS, rewards)
+
+
+def test_a_reply_in_a_parameter_with_the_name_of_a_column_is_told(caplog):
+    def same(answer, text):
+        return float(answer == text)
+
+    world = PromptWorld([{**row, "text": "42"} for row in ROWS], same)
+    assert play(world, "42")[-1][1] == 1.0
+    assert "parameter 'answer' of reward 'same' is the reply, not the column" in caplog.text
+    caplog.clear()
+    PromptWorld(ROWS, lambda text, answer: 1.0)
+    assert not caplog.records
 
 
 def test_success_is_full_marks_or_what_is_said():

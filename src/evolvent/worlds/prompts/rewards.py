@@ -1,9 +1,9 @@
 """Rewards as functions: `def reward(completion, **row) -> float`, sync or async, with columns passed by name.
 
-The parameter `completion` gets the reply's text; without a parameter of that name the first one does. `prompt` gets the
-prompt's text, `messages` the conversation with the reply, `row` the whole row; every other parameter gets the column of
-its name, and `**kwargs` all columns. A function with a parameter `completions` is called as TRL calls it, with lists of
-one, and returns a list of one. Functions are called from several threads at once.
+The parameter `completion` gets the reply's text; without a parameter of that name the first one does, unless it is
+one of these three: `prompt` gets the prompt's text, `messages` the conversation with the reply, `row` the whole row. Every other
+parameter gets the column of its name, and `**kwargs` all columns. A function with a parameter `completions` is called as
+TRL calls it, with lists of one, and returns a list of one. Functions are called from several threads at once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Reward:
         named = [p for p in parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         names = [parameter.name for parameter in named]
         self.is_batched = "completions" in names and "completion" not in names
-        self._first = None if self.is_batched or "completion" in names or not named else named[0]
+        takes_reply = self.is_batched or "completion" in names
+        self._first = None if takes_reply or not named or named[0].name in _RESERVED else named[0]
         self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self._optional = {parameter.name for parameter in named if parameter.default is not parameter.empty}
         reserved = (*_RESERVED, *(_BATCH_RESERVED if self.is_batched else ()))
@@ -85,7 +86,8 @@ class Reward:
         self._reserved = [name for name in names if name in reserved and name != first_name]
         self._columns = [name for name in names if name not in reserved and name != first_name]
         positional = [p.name for p in named if p.kind is p.POSITIONAL_ONLY and p.name != first_name]
-        if positional or (not named and not self._takes_all):
+        has_reply = takes_reply or self._first is not None or "messages" in names or self._takes_all
+        if positional or not has_reply:
             raise ConfigError(
                 f"reward {self.name!r} {self.location} does not take a completion and columns by name",
                 value=str(inspect.signature(function)),
@@ -109,6 +111,13 @@ class Reward:
             f"needs column {missing[0]!r}: got columns {', '.join(sorted(columns))}",
             "rename the column or the parameter, or give the parameter a default",
         )
+
+    def find_ambiguity(self, columns: Collection[str]) -> str | None:
+        """Returns a note where the parameter that receives the reply has the name of a column."""
+        if self._first is None or self._first.name not in columns:
+            return None
+        name = self._first.name
+        return f"parameter {name!r} of reward {self.name!r} is the reply, not the column; name it completion"
 
     def score(self, completion: Completion, row: Mapping[str, Json]) -> float:
         """Returns the reward of a completion, without its weight.
@@ -155,7 +164,7 @@ class Reward:
         if self.is_batched:
             return [], {name: [value] for name, value in keywords.items()}
         if self._first is None:
-            return [], keywords if "completion" in keywords else {**keywords, "completion": completion.text}
+            return [], {**keywords, "completion": completion.text} if self._takes_all else keywords
         keywords.pop(self._first.name, None)
         if self._first.kind is self._first.KEYWORD_ONLY:
             return [], {**keywords, self._first.name: completion.text}

@@ -104,7 +104,9 @@ class PromptWorld:
         problems = [problem for reward in self.rewards if (problem := reward.find_problem(columns)) is not None]
         if problems:
             raise ConfigError(problems)
-        self._panels, self.notes = self._deal_panels(rows)
+        self._panels, notes = self._deal_panels(rows)
+        ambiguities = [note for reward in self.rewards if (note := reward.find_ambiguity(columns)) is not None]
+        self.notes = (*ambiguities, *notes)
         self.splits = {split: len(self._panels[split]) for split in SPLITS}
         for note in self.notes:
             _log.warning("%s: %s", name, note)
