@@ -1,9 +1,10 @@
 """Rewards as functions: `def reward(completion, **row) -> float`, sync or async, with columns passed by name.
 
 The parameter `completion` gets the reply's text; without a parameter of that name the first one does, unless it is
-one of these three: `prompt` gets the prompt's text, `messages` the conversation with the reply, `row` the whole row. Every other
-parameter gets the column of its name, and `**kwargs` all columns. A function with a parameter `completions` is called as
-TRL calls it, with lists of one, and returns a list of one. Functions are called from several threads at once.
+one of these three: `prompt` gets the prompt's text, `messages` the conversation with the reply, `row` the whole row.
+Every other parameter gets the column of its name, and `**kwargs` all columns. A function with a parameter `completions`
+is called as TRL calls it, with lists of one, and returns a list of one. Functions are called from several threads at
+once.
 """
 
 from __future__ import annotations
