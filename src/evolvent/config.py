@@ -13,6 +13,7 @@ import re
 import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -31,6 +32,7 @@ __all__ = [
     "Config",
     "SettingInfo",
     "as_dict",
+    "config_boundary",
     "find_own_name",
     "is_secret_name",
     "list_settings",
@@ -654,6 +656,19 @@ def _check_input(field: FieldInfo, item: _SettingInput) -> tuple[Any] | Problem:
         else ""
     )
     return Problem(item.path, f"got {item.raw!r}, expected {_describe_type(field)}", hint)
+
+
+@contextmanager
+def config_boundary() -> Iterator[None]:
+    """Raises the errors of a model of settings as a ConfigError, with a sentence for each setting.
+
+    Raises:
+        ConfigError: a setting has a wrong value, or two contradict each other.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise ConfigError(list(_list_contradictions(error))) from error
 
 
 def _list_contradictions(error: ValidationError) -> Iterator[Problem]:

@@ -8,11 +8,13 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 import evolvent as ev
 from evolvent.errors import ConfigError, NothingToLearn
-from evolvent.learn.settings import Parallelism
-from evolvent.rl.trainer import PolicyTrainer
+from evolvent.learn.settings import Parallelism, TrainConfig
+from evolvent.methods.grpo import GRPOConfig
+from evolvent.rl.trainer import PolicyTrainer, RLConfig
 from evolvent.worlds.prompts.world import PromptWorld
 from tests.faults.launched import Launched
 
@@ -76,9 +78,6 @@ def test_a_changed_reward_is_done_again(tmp_path, capsys):
 
 
 def test_a_stopped_training_goes_on(tmp_path, monkeypatch):
-    from evolvent.methods.grpo import GRPOConfig
-    from evolvent.rl.trainer import RLConfig
-
     practice = RLConfig(iterations=2, tasks_per_iteration=4, group_size=4, save_every=1)
     settings = {"config": GRPOConfig(practice=practice), "max_tokens": 4, "quiet": True}
     update = PolicyTrainer.update
@@ -168,6 +167,39 @@ def test_a_world_brings_its_own_rewards():
         ev.train_grpo("xs", PromptWorld(ROWS, says_red), says_red)
     with pytest.raises(ConfigError, match="rewards is empty"):
         ev.train_grpo("xs", ROWS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"iterations": 0}, "iterations: Input should be greater than or equal to 1"),
+        ({"group_size": 1}, "practice.group_size: grpo compares episodes"),
+        ({"temperature": 0}, "temperature: Input should be greater than 0"),
+        ({"lr": -1.0}, "lr: got -1, expected more than 0"),
+        ({"lr": 0.1, "train": TrainConfig(lr=0.2)}, "lr: got 0.1, but train has 0.2"),
+        ({"reward_timeout_s": 0}, "reward_timeout_s: got 0, expected more than 0"),
+        (
+            {"iterations": 3, "config": GRPOConfig(practice=RLConfig(iterations=4))},
+            "iterations: got 3, but config.practice has 4",
+        ),
+        ({"policy": torch.nn.Linear(1, 1)}, "got Linear, expected a policy, a model folder.* save_pretrained"),
+        ({"policy": None}, "got NoneType, expected a policy"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_a_sentence(tmp_path, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ev.train_grpo(**{"policy": "xs", "dataset": ROWS, "rewards": has_e, "folder": tmp_path, **settings})
+
+
+def test_arguments_beside_settings_count(tmp_path):
+    """`config=GRPOConfig(kind="dapo")` used to replace `iterations`, and `train=` the learning rate, without a word."""
+    train = TrainConfig(warmup_steps=0, final_lr_ratio=1.0)
+    settings = {"iterations": 1, "tasks_per_iteration": 2, "group_size": 3, "config": GRPOConfig(kind="dr_grpo")}
+    ev.train_grpo(
+        "xs", ROWS, has_e, tools=None, folder=tmp_path, lr=3e-3, train=train, max_tokens=4, quiet=True, **settings
+    )
+    (row,) = ev.store.read_metrics(tmp_path, "practise")
+    assert (row["step"], row["episodes"]) == (1, 6) and row["lr"] == pytest.approx(3e-3)
 
 
 def test_the_world_serves_evaluate_collect_and_best_of_n(tmp_path, caplog):

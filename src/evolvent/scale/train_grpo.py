@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 
 from rich.console import Console
 
+from evolvent.config import config_boundary
 from evolvent.data.tables import Rows
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import RL_TRAIN, TrainConfig
@@ -51,7 +52,7 @@ def train_grpo(
     dataset: Rows | PromptWorld,
     rewards: NamedRewards = (),
     *,
-    tools: Sequence[ToolFunction] | ToolFunction = (),
+    tools: Sequence[ToolFunction] | ToolFunction | None = (),
     weights: Sequence[float] | None = None,
     instructions: str = "",
     folder: Path | str = "runs/grpo",
@@ -101,16 +102,17 @@ def train_grpo(
         panel_limit: most test rows that are measured.
         seed: all randomness derives from it.
         slots: replies that are written at once.
-        config: further settings of GRPO and its family; it replaces iterations, tasks_per_iteration, group_size and
-            temperature.
-        train: further settings of the learner; it replaces lr.
+        config: further settings of GRPO and its family. Its `practice` may set iterations, tasks_per_iteration,
+            group_size and temperature instead of the arguments.
+        train: further settings of the learner; it may set lr instead of the argument.
         parallel: the layout over torchrun's processes; None: each has a share of the data, and of every weight; or all
             weights, where an adapter is trained.
         quiet: whether nothing is told.
     Returns:
         the trained policy, on every process; the one that was passed in is unchanged.
     Raises:
-        ConfigError: the dataset, rewards or tools cannot be used (see `PromptWorld`), a layout for another number of
+        ConfigError: the dataset, rewards or tools cannot be used (see `PromptWorld`), a setting with a wrong value or
+            two values, a layout for another number of
             processes or another model, or processes that were not called alike.
         RankFailed: another process failed.
         NothingToLearn: too many replies could not be scored, or all replies to every prompt earned the same.
@@ -123,17 +125,20 @@ def train_grpo(
     >>> policy.version
     1
     """
-    world = _make_world(dataset, rewards, tools=tools, weights=weights, instructions=instructions)
-    policy = _resolve_policy(policy, world, seed=seed)
-    practice = RLConfig(
-        iterations=iterations,
-        tasks_per_iteration=tasks_per_iteration,
-        group_size=group_size,
-        temperature=temperature,
+    if reward_timeout_s <= 0:
+        raise ConfigError([Problem("reward_timeout_s", f"got {reward_timeout_s}, expected more than 0")])
+    config = _merge_practice(
+        GRPOConfig() if config is None else config,
+        {
+            "iterations": iterations,
+            "tasks_per_iteration": tasks_per_iteration,
+            "group_size": group_size,
+            "temperature": temperature,
+        },
     )
-    config = GRPOConfig(practice=practice) if config is None else config
-    if train is None and lr is not None:
-        train = RL_TRAIN.model_copy(update={"lr": lr})
+    train = _merge_lr(train, lr)
+    world = _make_world(dataset, rewards, tools=tools or (), weights=weights, instructions=instructions)
+    policy = _resolve_policy(policy, world, seed=seed)
     layout = _choose_layout(parallel, has_adapter=kind_of(policy.model) is not None)
     tasks = world.tasks("train", world.tiers[0])
     with _join_ranks(layout, policy=policy, config=config) as ranks:
@@ -181,6 +186,40 @@ def train_grpo(
         console.print(_read_verdict(run.folder), soft_wrap=not console.is_terminal)
     console.print(f"model {run.folder / 'model'}, report {run.folder / 'report.html'}")
     return trained
+
+
+def _merge_practice(config: GRPOConfig, arguments: Mapping[str, object]) -> GRPOConfig:
+    """Returns the settings with the arguments that differ from their defaults.
+
+    Raises:
+        ConfigError: a wrong value, or one that the settings state otherwise.
+    """
+    practice, defaults = config.practice, RLConfig()
+    changed = {name: value for name, value in arguments.items() if value != getattr(defaults, name)}
+    problems = [
+        Problem(name, f"got {value}, but config.practice has {getattr(practice, name)}", "leave out one of them")
+        for name, value in changed.items()
+        if name in practice.model_fields_set and getattr(practice, name) != value
+    ]
+    if problems:
+        raise ConfigError(problems)
+    if not changed:
+        return config
+    with config_boundary():
+        checked = RLConfig.model_validate({**dict(practice), **changed})
+        type(config).model_validate({**dict(config), "practice": checked})
+    practice = practice.model_copy(update={name: getattr(checked, name) for name in changed})
+    return config.model_copy(update={"practice": practice})
+
+
+def _merge_lr(train: TrainConfig | None, lr: float | None) -> TrainConfig | None:
+    if lr is None:
+        return train
+    if train is not None and "lr" in train.model_fields_set and train.lr != lr:
+        raise ConfigError([Problem("lr", f"got {lr:g}, but train has {train.lr:g}", "leave out one of them")])
+    if not lr > 0:
+        raise ConfigError([Problem("lr", f"got {lr:g}, expected more than 0")])
+    return (train or RL_TRAIN).model_copy(update={"lr": lr})
 
 
 def _choose_layout(parallel: Parallelism | None, *, has_adapter: bool) -> Parallelism:
@@ -256,6 +295,10 @@ def _resolve_rewards(rewards: NamedRewards) -> Rewards:
 def _resolve_policy(policy: Policy | Path | str, world: PromptWorld, *, seed: int) -> Policy:
     if isinstance(policy, Policy):
         return policy
+    if not isinstance(policy, str | Path):
+        expected = "a policy, a model folder, a GGUF file, or the name of a model on this machine"
+        hint = "save a model of transformers and its tokenizer with save_pretrained(folder), and pass the folder"
+        raise ConfigError("policy is another object", value=type(policy).__name__, expected=expected, hint=hint)
     if str(policy) in ("xs", "s", "m"):
         from evolvent.scale.initial import make_policy
 
