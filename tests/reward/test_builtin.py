@@ -55,6 +55,10 @@ def test_verdicts(name, reply, row, expected):
     ("name", "row", "message"),
     [
         ("number", {"answer": "seven"}, "holds no number: got seven"),
+        ("exact", {"answer": None}, "the row has no answer"),
+        ("exact", {}, "the row has no answer"),
+        ("number", {"answer": None}, "the row has no answer"),
+        ("maths", {"answer": None}, "the row has no answer"),
         ("json_schema", {"schema": "no"}, "is not a JSON schema"),
         ("json_schema", {"schema": {"type": "nothing"}}, "is not a JSON schema"),
         ("regex", {"pattern": "("}, "is not a regular expression"),

@@ -56,7 +56,7 @@ def exact(completion: str, answer: Json) -> float:
     >>> exact("The sum is 4. #### 4", 4), exact(" red ", "red"), exact("dark red", "red")
     (1.0, 1.0, 0.0)
     """
-    gold = " ".join(_as_text(answer).split())
+    gold = " ".join(_read_answer(answer).split())
     boxes = _BOX.findall(completion)
     readings = [completion, text_after_mark(completion), boxes[-1] if boxes else None]
     return float(any(text is not None and " ".join(text.split()) == gold for text in readings))
@@ -68,7 +68,7 @@ def number(completion: str, answer: Json) -> float:
     >>> number("4 + 4 = 8, so 1/2 of it is 4.0", "#### 4")
     1.0
     """
-    text = _as_text(answer)
+    text = _read_answer(answer)
     gold = extract_number(text)
     if gold is None:
         raise ScoringError("the column answer holds no number", value=text[:80])
@@ -83,7 +83,7 @@ class MathsReward:
 
     def __call__(self, completion: str, answer: Json) -> float:
         """Returns the reward of a reply; ScoringError where the two cannot be compared."""
-        gold = _as_text(answer)
+        gold = _read_answer(answer)
         boxes = _BOX.findall(gold)
         return _require_verdict(self._grader(completion, boxes[-1] if boxes else text_after_mark(gold) or gold))
 
@@ -195,6 +195,13 @@ def _parse_json(text: str) -> object:
 
 def _as_text(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _read_answer(answer: Json) -> str:
+    """Returns the column answer as text; ScoringError where the row has none: no reply to it is right or wrong."""
+    if answer is None:
+        raise ScoringError("the row has no answer", hint="leave the row out, or fill the column answer")
+    return _as_text(answer)
 
 
 def _without_nulls(row: Mapping[str, Json]) -> dict[str, Json]:
