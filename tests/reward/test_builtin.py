@@ -28,6 +28,10 @@ def score(name, reply, **row):
         ("exact", "It is #### 4", {"answer": "4"}, 1.0),
         ("exact", r"So \boxed{\frac{1}{2}}.", {"answer": r"\frac{1}{2}"}, 1.0),
         ("exact", "It is 4", {"answer": "4"}, 0.0),
+        ("exact", "4", {"answer": 4.0}, 1.0),  # pandas makes numbers with a point of integers where one is missing
+        ("exact", "4.0", {"answer": 4.0}, 1.0),
+        ("exact", "4", {"answer": 4.5}, 0.0),
+        ("exact", "4", {"answer": "4.0"}, 0.0),
         ("number", "3 + 4 = 7 apples", {"answer": "3+4=7\n#### 7"}, 1.0),
         ("number", "0.5", {"answer": "1/2"}, 1.0),
         ("number", "none", {"answer": 7}, 0.0),
@@ -56,7 +60,6 @@ def test_verdicts(name, reply, row, expected):
     [
         ("number", {"answer": "seven"}, "holds no number: got seven"),
         ("exact", {"answer": None}, "the row has no answer"),
-        ("exact", {}, "the row has no answer"),
         ("number", {"answer": None}, "the row has no answer"),
         ("maths", {"answer": None}, "the row has no answer"),
         ("json_schema", {"schema": "no"}, "is not a JSON schema"),

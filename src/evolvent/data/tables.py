@@ -281,10 +281,12 @@ def _check_header(path: Path, names: Sequence[str]) -> list[str]:
 def _build_row(location: str, row: object, split: str | None) -> TableRow:
     if not isinstance(row, Mapping):
         return TableRow(location, {}, problem=f"got {type(row).__name__}, expected an object with columns")
-    try:
-        values = {str(name): _to_json(value) for name, value in row.items()}
-    except SampleInvalid as error:
-        return TableRow(location, {}, problem=str(error))
+    values: dict[str, Json] = {}
+    for name, value in row.items():
+        try:
+            values[str(name)] = _to_json(value)
+        except SampleInvalid as error:
+            return TableRow(location, {}, problem=f"column {str(name)!r}: {error}")
     stated = values.get("split")
     if split is None and stated not in (None, ""):
         split = _SPLITS.get(str(stated).strip().lower())

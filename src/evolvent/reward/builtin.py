@@ -53,13 +53,17 @@ _CORRECT = "The answer is correct and does what the task asks."
 def exact(completion: str, answer: Json) -> float:
     """Returns 1 if the reply is the answer, up to spaces; its text after #### or in its last box counts too.
 
+    An integer of type float may have its point or not: pandas makes 4.0 of 4 in a column with missing cells.
+
     >>> exact("The sum is 4. #### 4", 4), exact(" red ", "red"), exact("dark red", "red")
     (1.0, 1.0, 0.0)
     """
-    gold = " ".join(_read_answer(answer).split())
+    golds = {" ".join(_read_answer(answer).split())}
+    if isinstance(answer, float) and answer.is_integer():
+        golds.add(f"{answer:.0f}")
     boxes = _BOX.findall(completion)
     readings = [completion, text_after_mark(completion), boxes[-1] if boxes else None]
-    return float(any(text is not None and " ".join(text.split()) == gold for text in readings))
+    return float(any(text is not None and " ".join(text.split()) in golds for text in readings))
 
 
 def number(completion: str, answer: Json) -> float:
