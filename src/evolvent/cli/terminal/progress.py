@@ -142,13 +142,14 @@ class Progress:
         stage = self._active
         if stage is None:
             return
-        for outer in self._outer_stages:
+        is_unplanned = bool(self.plan) and stage.plan_position > len(self.plan)
+        is_shown = bool(stage.done or stage.size) or not is_unplanned  # an evaluation without tasks has no line
+        for outer in self._outer_stages if is_shown else ():
             first, second = sorted((stage.plan_position, outer.plan_position))
             stage.plan_position, outer.plan_position = first, second
         seconds, amount = self._totals.get(stage.unit, (0.0, 0))
         self._totals[stage.unit] = (seconds + self.clock() - stage.start_time, amount + stage.done)
-        is_unplanned = bool(self.plan) and stage.plan_position > len(self.plan)
-        if stage.done or stage.size or not is_unplanned:  # an evaluation without tasks has no line
+        if is_shown:
             self.console.print(self._format_line(stage), soft_wrap=True)
         self._active = self._outer_stages.pop() if self._outer_stages else None
 
