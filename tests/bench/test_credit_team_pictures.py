@@ -25,14 +25,15 @@ def read_page(name: str) -> str:
     return (ROOT / "docs" / "papers" / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["poad", "r3"])
+@pytest.mark.parametrize("name", ["poad", "r3", "mat"])
 def test_the_kept_picture_is_that_of_the_kept_results(pictures, name):
     assert read_page(f"{name}.svg") == pictures.draw(f"{name}.svg")
 
 
-def test_the_page_of_r3_holds_the_table_of_the_kept_results(pictures):
-    table = pictures.format_table("r3.md")
-    assert table in read_page("r3.md"), f"paste this table:\n{table}"
+@pytest.mark.parametrize("page", ["r3.md", "mat.md"])
+def test_a_page_holds_the_table_of_the_kept_results(pictures, page):
+    table = pictures.format_table(page)
+    assert table in read_page(page), f"paste this table:\n{table}"
 
 
 def test_chains_are_drawn_by_their_length(pictures):

@@ -15,6 +15,7 @@ from benchmarks.credit import __main__ as credit
 from benchmarks.credit.lengths import LENGTHS_PLAN
 from benchmarks.masking import __main__ as masking
 from benchmarks.mat import cell as mat
+from benchmarks.mat.sizes import SIZES
 from benchmarks.openr import __main__ as openr
 from benchmarks.p3 import __main__ as p3
 from benchmarks.plume import __main__ as plume
@@ -53,6 +54,10 @@ def digests(folder: str, pattern: str = "cell-*") -> set[str]:
 )
 def test_of_one_protocol(folder, protocol):
     assert digests(folder) == {protocol.digest}
+
+
+def test_of_the_team_sizes():
+    assert digests("mat_sizes") == {SIZES.cell_digest}
 
 
 def test_of_the_votes():
