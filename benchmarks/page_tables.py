@@ -660,7 +660,22 @@ BENCHES = (
             _x("staged, 16 steps", "success.staged.16"),
             _x("gates passed", "gate_passed", 1),
         ),
-        "Three of six frozen seeds ([R3](papers/r3.md)).",
+        "Six frozen seeds ([R3](papers/r3.md)).",
+    ),
+    Bench(
+        "MAT by number of agents, under gates",
+        "mat --study sizes",
+        "mat_sizes.json",
+        (
+            _x("`distinct`, 8 agents: MAT minus MAPPO, area under the curve", "mat_minus_ci.distinct 8.mappo", 0),
+            _x("minus MAT-Dec", "mat_minus_ci.distinct 8.mat_dec", 0),
+            _x("minus HAPPO", "mat_minus_ci.distinct 8.happo", 0),
+            _x("12 agents: minus MAPPO", "mat_minus_ci.distinct 12.mappo", 0),
+            _x("minus MAT-Dec", "mat_minus_ci.distinct 12.mat_dec", 0),
+            _x("minus HAPPO", "mat_minus_ci.distinct 12.happo", 0),
+            _x("gates passed", "gate_passed", 1),
+        ),
+        "A team is paid for actions that no other took ([MAT](papers/mat.md)).",
     ),
     Bench(
         "Comment augmentation on SmolLM2, under gates",
