@@ -111,12 +111,12 @@ def close_exclusive_bounds(schema: JsonObject) -> JsonObject:
     if closed.get("type") == "integer":
         return closed
     for exclusive, inclusive, sign in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
-        bound, other = closed.get(exclusive), closed.get(inclusive, -sign * math.inf)
-        if not _is_number(bound) or not _is_number(other) or not abs(bound) <= _MAX_NUMBER or bound % 1:
+        bound, inclusive_bound = closed.get(exclusive), closed.get(inclusive, -sign * math.inf)
+        if not _is_number(bound) or not _is_number(inclusive_bound) or not abs(bound) <= _MAX_NUMBER or bound % 1:
             continue
         del closed[exclusive]
         margin = max(_EXCLUSIVE_MARGIN, 2 * math.ulp(bound))
-        closed[inclusive] = max(bound + margin, other) if sign == 1 else min(bound - margin, other)
+        closed[inclusive] = max(bound + margin, inclusive_bound) if sign == 1 else min(bound - margin, inclusive_bound)
     return closed
 
 

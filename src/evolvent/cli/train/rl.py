@@ -659,9 +659,9 @@ def _fit_practice(config: Any, sessions: RecordedSessions, policy: Policy, conso
     tasks_per_iteration = min(practice.tasks_per_iteration, num_groups)
     iterations = min(practice.iterations, num_groups // tasks_per_iteration)
     if (iterations, tasks_per_iteration) != (practice.iterations, practice.tasks_per_iteration):
-        rest = num_groups - iterations * tasks_per_iteration
+        num_left = num_groups - iterations * tasks_per_iteration
         fitted_text = f"they suffice for {_count(iterations, 'iteration')} of {_count(tasks_per_iteration, 'task')}"
-        rest_text = f"; {_count(rest, 'group')} left over" if rest else ""
+        rest_text = f"; {_count(num_left, 'group')} left over" if num_left else ""
         console.print(fitted_text + rest_text, soft_wrap=True)
     oldest = min(generation.policy_version for session in sessions.read() for generation in session.generations)
     fitted = practice.model_copy(
