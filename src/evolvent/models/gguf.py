@@ -352,9 +352,11 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     import transformers
 
+    from evolvent.models.loaded_weights import keep_loaded_weights
+
     header = _open(path)
     config = _read_config(header)
-    with _quiet():
+    with _quiet(), keep_loaded_weights():
         try:
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 path.parent,

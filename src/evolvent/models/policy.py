@@ -496,8 +496,10 @@ def _build_model(folder: Path, dtype: torch.dtype | None) -> Any:
     """Returns the model of a folder and transformers' report of its weights."""
     from safetensors import SafetensorError
 
+    from evolvent.models.loaded_weights import keep_loaded_weights
+
     try:
-        with _hide_progress_bars():
+        with _hide_progress_bars(), keep_loaded_weights():
             return _transformers().AutoModelForCausalLM.from_pretrained(
                 folder,
                 trust_remote_code=False,

@@ -119,16 +119,19 @@ def _load_local(folder: Path, **options: Any) -> Any:
     """Loads a local folder with transformers, and nothing else."""
     import transformers
 
+    from evolvent.models.loaded_weights import keep_loaded_weights
+
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            dtype="auto",
-            device_map="cpu",
-            **options,
-        )
+        with keep_loaded_weights():
+            return transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                dtype="auto",
+                device_map="cpu",
+                **options,
+            )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise Incomplete(f"{folder} cannot be loaded as a quantized model", value=str(error)[:300]) from error
 
