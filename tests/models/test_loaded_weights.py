@@ -107,7 +107,7 @@ def test_a_child_that_was_forked_during_a_load_can_load():
     assert entered.wait(30)
     child = os.fork()
     if child == 0:
-        os._exit(0 if loaded_weights._LOADING.acquire(timeout=5) else 1)
+        os._exit(0 if loaded_weights._TURNS.lock.acquire(timeout=5) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     leave.set()
     thread.join()

@@ -16,16 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["keep_loaded_weights"]
 
-_LOADING = threading.RLock()  # transformers replaces functions of torch while it initializes, so that loads take turns
+
+class _Turns:
+    """Lets one thread load at a time, because transformers replaces functions of torch while it initializes."""
+
+    def __init__(self) -> None:
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)  # a thread that was loading does not exist in the child
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
 
 
-def _renew_lock() -> None:
-    global _LOADING
-    _LOADING = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)  # a thread that was loading does not exist in the child
+_TURNS = _Turns()
 
 
 @contextmanager
@@ -40,7 +44,7 @@ def keep_loaded_weights() -> Iterator[None]:
     import transformers
 
     base = transformers.PreTrainedModel
-    with _LOADING:
+    with _TURNS.lock:
         initialize = base.initialize_weights
 
         def initialize_others(model: PreTrainedModel) -> None:
