@@ -690,6 +690,20 @@ BENCHES = (
         "Functions over an invented library, asked in words; three seeds ([comments](papers/comments.md)).",
     ),
     Bench(
+        "Masked names on SmolLM2 (Hammer), under gates",
+        "hammer_real",
+        "hammer_real.json",
+        (
+            _x("masked minus plain under new names", "masked_minus_plain_renamed_ci", 0),
+            _x("share of plain's drop that masking saves", "drop_saved", 0.8),
+            _most("what masking costs on original names", "plain_loss", 0.02),
+            _x("plain, no tool fits", "irrelevant.plain"),
+            _x("masked, no tool fits", "irrelevant.masked"),
+            _x("gates passed", "gate_passed", 1),
+        ),
+        "Tools of domains that nobody learned; valid calls ([Hammer](papers/hammer.md)).",
+    ),
+    Bench(
         "Optimizers by tunings",
         "tuning",
         "tuning.json",
