@@ -179,6 +179,10 @@ def test_a_world_brings_its_own_rewards():
         ({"lr": 0.1, "train": TrainConfig(lr=0.2)}, "lr: got 0.1, but train has 0.2"),
         ({"reward_timeout_s": 0}, "reward_timeout_s: got 0, expected more than 0"),
         (
+            {"iterations": 50, "config": GRPOConfig(practice=RLConfig(iterations=4))},  # 50 is the default
+            "iterations: got 50, but config.practice has 4",
+        ),
+        (
             {"iterations": 3, "config": GRPOConfig(practice=RLConfig(iterations=4))},
             "iterations: got 3, but config.practice has 4",
         ),

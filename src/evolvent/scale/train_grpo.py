@@ -56,12 +56,12 @@ def train_grpo(
     weights: Sequence[float] | None = None,
     instructions: str = "",
     folder: Path | str = "runs/grpo",
-    iterations: int = 50,
-    tasks_per_iteration: int = 16,
-    group_size: int = 4,
+    iterations: int | None = None,
+    tasks_per_iteration: int | None = None,
+    group_size: int | None = None,
     lr: float | None = None,
     max_tokens: int = MAX_TOKENS,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     reward_timeout_s: float = 60.0,
     panel_limit: int = 200,
     seed: int = 0,
@@ -92,12 +92,12 @@ def train_grpo(
         weights: a weight for each reward.
         instructions: a system message for rows without one.
         folder: folder of the run.
-        iterations: rounds of playing and learning.
-        tasks_per_iteration: prompts of a round.
-        group_size: replies to a prompt that are compared.
+        iterations: rounds of playing and learning; None: 50, or that of `config`.
+        tasks_per_iteration: prompts of a round; None: 16, or that of `config`.
+        group_size: replies to a prompt that are compared; None: 4, or that of `config`.
         lr: learning rate; None: what fits the size of the model.
         max_tokens: longest reply in tokens.
-        temperature: of sampling.
+        temperature: of sampling; None: 1, or that of `config`.
         reward_timeout_s: longest time of one reward, and of one round of tools.
         panel_limit: most test rows that are measured.
         seed: all randomness derives from it.
@@ -112,8 +112,8 @@ def train_grpo(
         the trained policy, on every process; the one that was passed in is unchanged.
     Raises:
         ConfigError: the dataset, rewards or tools cannot be used (see `PromptWorld`), a setting with a wrong value or
-            two values, a layout for another number of
-            processes or another model, or processes that were not called alike.
+            two values, a layout for another number of processes or another model, or processes that were not called
+            alike.
         RankFailed: another process failed.
         NothingToLearn: too many replies could not be scored, or all replies to every prompt earned the same.
 
@@ -188,27 +188,25 @@ def train_grpo(
     return trained
 
 
-def _merge_practice(config: GRPOConfig, arguments: Mapping[str, object]) -> GRPOConfig:
-    """Returns the settings with the arguments that differ from their defaults.
+def _merge_practice(config: GRPOConfig, arguments: Mapping[str, float | None]) -> GRPOConfig:
+    """Returns the settings with the arguments that were given.
 
     Raises:
         ConfigError: a wrong value, or one that the settings state otherwise.
     """
-    practice, defaults = config.practice, RLConfig()
-    changed = {name: value for name, value in arguments.items() if value != getattr(defaults, name)}
+    practice = config.practice
+    given = {name: value for name, value in arguments.items() if value is not None}
     problems = [
         Problem(name, f"got {value}, but config.practice has {getattr(practice, name)}", "leave out one of them")
-        for name, value in changed.items()
+        for name, value in given.items()
         if name in practice.model_fields_set and getattr(practice, name) != value
     ]
     if problems:
         raise ConfigError(problems)
-    if not changed:
-        return config
     with config_boundary():
-        checked = RLConfig.model_validate({**dict(practice), **changed})
+        checked = RLConfig.model_validate({**dict(practice), **given})
         type(config).model_validate({**dict(config), "practice": checked})
-    practice = practice.model_copy(update={name: getattr(checked, name) for name in changed})
+    practice = practice.model_copy(update={name: getattr(checked, name) for name in given})
     return config.model_copy(update={"practice": practice})
 
 

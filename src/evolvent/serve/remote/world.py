@@ -47,7 +47,7 @@ class RemoteWorld:
         world: name of the world on the server; not needed if the server has one.
         token: token for the Authorization header. It appears in no message, log or repr.
         timeout_s: seconds for every call with all its tries. The default is below the deadlines of
-            `serve.local.WorldDeadlines`, so that the error of this side is seen.
+            `worlds.base.Limits`, so that the error of this side is seen.
         transport: "ws", one WebSocket for all Envs; or "http", a request a call.
         heartbeat_s: a silent server is lost within three of these (with "http": a server that refuses connections; an
             answer that never comes ends at `timeout_s`).
