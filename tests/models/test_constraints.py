@@ -540,6 +540,12 @@ def test_an_answer_never_equals_an_exclusive_bound_of_its_schema(letters, bounds
         assert fitting == {value for value in values if validator.is_valid({"minimum": value})}
 
 
+def test_a_range_that_is_narrower_than_the_margin_keeps_its_far_half(letters):
+    schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-10}
+    assert close_exclusive_bounds(schema) == {"type": "number", "minimum": 5e-11, "maximum": 1e-10}
+    CallConstraints(letters).for_schema({"type": "object", "properties": {"minimum": schema}, "required": ["minimum"]})
+
+
 def test_bounds_are_closed_in_schemas_and_not_in_values():
     value = {"exclusiveMinimum": 0}
     schema = {

@@ -50,6 +50,7 @@ _ASCII = {
 _MAX_NUMBER = 10**15  # whole numbers up to here are exact as floats
 _VALUE_KEYWORDS = frozenset(("enum", "const", "default", "examples"))  # hold values, not schemas
 _MAP_KEYWORDS = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
+_NUMBER_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _EXCLUSIVE_MARGIN = 1e-9  # what lies that close to a bound that is excluded might be rounded onto it
 
 
@@ -98,7 +99,8 @@ def close_exclusive_bounds(schema: JsonObject) -> JsonObject:
     """Replaces exclusive bounds of numbers that are whole by the closest inclusive ones.
 
     llguidance 1.9.1 lets a number equal such a bound if the other bound has the same whole part: 0 passes above 0 and
-    up to 0.5 (`findings/llguidance_exclusive_bound.sh`). Values within 1e-9 of a replaced bound no longer fit.
+    up to 0.5 (`findings/llguidance_exclusive_bound.sh`). Values within 1e-9 of a replaced bound no longer fit; where the
+    other bound is as close, those of the nearer half.
     """
     closed: dict[str, Any] = {}
     for key, value in schema.items():
@@ -115,7 +117,9 @@ def close_exclusive_bounds(schema: JsonObject) -> JsonObject:
         if not _is_number(bound) or not _is_number(inclusive_bound) or not abs(bound) <= _MAX_NUMBER or bound % 1:
             continue
         del closed[exclusive]
-        margin = max(_EXCLUSIVE_MARGIN, 2 * math.ulp(bound))
+        opposite = [closed.get(name) for name in _NUMBER_BOUNDS if name != inclusive]
+        gaps = [sign * (value - bound) for value in opposite if _is_number(value) and sign * (value - bound) > 0]
+        margin = min(max(_EXCLUSIVE_MARGIN, 2 * math.ulp(bound)), *(gap / 2 for gap in gaps), math.inf)
         closed[inclusive] = max(bound + margin, inclusive_bound) if sign == 1 else min(bound - margin, inclusive_bound)
     return closed
 
