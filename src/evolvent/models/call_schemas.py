@@ -99,8 +99,8 @@ def close_exclusive_bounds(schema: JsonObject) -> JsonObject:
     """Replaces exclusive bounds of numbers that are whole by the closest inclusive ones.
 
     llguidance 1.9.1 lets a number equal such a bound if the other bound has the same whole part: 0 passes above 0 and
-    up to 0.5 (`findings/llguidance_exclusive_bound.sh`). Values within 1e-9 of a replaced bound no longer fit; where the
-    other bound is as close, those of the nearer half.
+    up to 0.5 (`findings/llguidance_exclusive_bound.sh`). Values within 1e-9 of a replaced bound no longer fit; where
+    the other bound is as close, those of the nearer half.
     """
     closed: dict[str, Any] = {}
     for key, value in schema.items():
