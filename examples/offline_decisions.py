@@ -1,4 +1,4 @@
-"""A Decision Transformer from recorded play: ask for a return, beside cloning the same episodes.
+"""A Decision Transformer learns from recorded play and is asked for returns; a clone of the same episodes is beside it.
 
     python offline_decisions.py [UPDATES]
 
