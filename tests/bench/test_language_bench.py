@@ -84,7 +84,7 @@ def test_figures_are_those_of_the_chosen_points(tmp_path):
         ("token_ppo", 0.01, 1): point([0.4, 0.2], [0.06, 0.05], 5.0),
         ("token_ppo", 0.1, 1): point([0.1, 0.1], [0.01, 0.01], 3.1),
     }
-    cell = {"rate": 3e-4, "digest": PLAN.digest, "sources": "s", "cpu_s": 36.0}
+    cell = {"rate": 3e-4, "digest": PLAN.cell_digest, "sources": "s", "cpu_s": 36.0}
     with pytest.raises(ConfigError, match="no seed has finished"):
         report_language(folder, PLAN)
     for (arm, coef, seed), reached in points.items():
@@ -92,7 +92,7 @@ def test_figures_are_those_of_the_chosen_points(tmp_path):
         write_cell(folder, f"{arm}-{coef:g}-{seed}", row)
     for arm in ARMS:
         for rate in PLAN.rates:
-            row = {"digest": PLAN.digest, "arm": arm, "rate": rate, "success": float(rate == 3e-4)}
+            row = {"digest": PLAN.cell_digest, "arm": arm, "rate": rate, "success": float(rate == 3e-4)}
             write_cell(folder, f"tuning-{arm}-{rate:g}", row)
     figures = report_language(folder, PLAN)
     assert figures["seeds"] == [0, 1] and figures["gate_passed"]
