@@ -19,9 +19,9 @@ inside the grid. A rate is chosen by what both arms maximize, the return less co
 The limit stands beside: a base that says all colors equally often, tilted at every word, returns p at a divergence of
 `p log 6p + (1 - p) log(6 (1 - p) / 5)` nats a token, and no policy returns more at this divergence.
 
-Before a cell was played the plan changed once: with coefficients from .001 to .03 every point of ETPO, and of PPO all
-after 20 iterations, had more than .1 nats (development seed), and the return alone chose ETPO's smallest rate. Then the rate of 1e-5 took the place of 3e-3, since
-ETPO's best of the first five was the smallest.
+Before a cell was played the plan changed twice. With coefficients from .001 to .03 every point of ETPO, and of PPO all
+after 20 iterations, had more than .1 nats (development seed), and the return alone chose ETPO's smallest rate. Then the
+rate of 1e-5 took the place of 3e-3, since ETPO's best of the first five was the smallest.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
     python -m benchmarks.openr [--json] [--tasks NAME ...] [--seeds N ...]   plays the arms that have no cell yet
     python -m benchmarks.openr --report [--json]                             only prints what is there
     python -m benchmarks.openr --quick [--json]                              the machinery; supports no claim
+    python -m benchmarks.openr --study clock [--report] [--json]             sums on a clock, with gates (`clock.py`)
 
 For each task and seed one small policy imitates demonstrations; its samples on other training tasks are labeled by
 OmegaPRM, and a process reward model learns the labels (`methods/openr.py`; no other implementation is used).
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.openr.cell import ARMS, LEARNING, TASKS, Cell, Protocol, run_arms
+from benchmarks.openr.clock import run_clock
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
 from benchmarks.study import (
@@ -148,7 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", action="store_true", help="play nothing, print what is there")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help=f"of {', '.join(TASKS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="of everything")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
+    parser.add_argument("--folder", type=Path, help="where the cells are")
+    parser.add_argument(
+        "--study", choices=("parts", "clock"), default="parts", help="parts: of the pipeline; clock: gated"
+    )
     options = parser.parse_args(arguments)
     wrong = [
         unknown_name_problem("task", task, TASKS, location="--tasks") for task in options.tasks if task not in TASKS
@@ -157,7 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prepare_process()
     protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
-        folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder, BASES)
+        if options.study == "clock":
+            place = Path(scratch) if options.quick else options.folder or RESULTS / "openr_clock"
+            finish(run_clock(place, seeds=options.seeds, quick=options.quick, play=not options.report), options)
+            return
+        folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder or FOLDER, BASES)
         rows: dict[Cell, Row] = {
             Cell(row["task"], row["seed"], row["arm"]): row for row in read_cells(folder, protocol.digest)
         }
