@@ -1,9 +1,10 @@
-"""Draws the pictures of docs/papers/tsllm.md and decision_transformer.md from the kept figures.
+"""Draws the pictures of docs/papers/tsllm.md, decision_transformer.md and etpo.md from the kept figures.
 
     python tools/gain_pictures.py
 
 `search_gain.svg` shows what every search gains over best of n by the AUC of its judge, `dt_returns.svg` the scores of
-cloning and Decision Transformer by task, with a dot for each seed. Both are functions of `benchmarks/results` alone.
+cloning and Decision Transformer by task, with a dot for each seed, `etpo_language.svg` the return of ETPO and of PPO
+over tokens by divergence. All are functions of `benchmarks/results` alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ STYLE = (
     ".end{stroke-width:1.2;opacity:.55}.hollow{fill:#fff;stroke-width:1.6}.dot{opacity:.4}</style>"
 )
 COLORS = {"beam": "#2166ac", "mcts": "#c2570c", "gumbel": "#3a8f4d", "bc": "#8a8a8a", "dt": "#2166ac"}
+COLORS |= {"etpo": "#2166ac", "token_ppo": "#c2570c"}
 NAMES = {"beam": "beam", "mcts": "MCTS", "gumbel": "Gumbel", "bc": "cloning", "dt": "Decision Transformer"}
+NAMES |= {"etpo": "ETPO", "token_ppo": "PPO over tokens"}
 WIDE, HIGH, LEFT, TOP = 300.0, 210.0, 46.0, 84.0
 AUC_RANGE = (0.5, 1.0)
 
@@ -150,15 +153,57 @@ def _draw_task(name: str, task: Mapping[str, Any], *, left: float, judged: bool)
     return "".join(parts)
 
 
+# ---------------------------------------------------------------- return by divergence
+
+
+def draw_frontier(figures: Mapping[str, Any]) -> str:
+    """Draws the return of every measured policy over its divergence from the base, and the largest that there is."""
+    farthest, width = 1.0, 2 * WIDE
+    title = "Reward against language: return by divergence from the base"
+
+    def x(nats: float) -> float:
+        return LEFT + nats / farthest * width
+
+    def y(share: float) -> float:
+        return TOP + HIGH - share * HIGH / 0.8
+
+    parts = [
+        f'<text class="t" x="{LEFT:g}" y="20">{title}</text>',
+        f'<text x="{LEFT:g}" y="38">Each dot is a policy on its way, of a seed and coefficient. Line: the largest '
+        "return at a divergence, from colors at random.</text>",
+        *_legend(("etpo", "token_ppo"), 58),
+    ]
+    for fifth in range(5):
+        parts.append(f'<path class="g" d="M{LEFT:g} {y(fifth / 5):.1f}H{LEFT + width:g}"/>')
+        parts.append(f'<text class="e" x="{LEFT - 5:g}" y="{y(fifth / 5) + 4:.1f}">{fifth / 5:g}</text>')
+        nats = fifth / 4 * farthest
+        parts.append(f'<text class="m" x="{x(nats):.1f}" y="{TOP + HIGH + 15:g}">{nats:g}</text>')
+    parts.append(f'<text class="m" x="{LEFT + width / 2:g}" y="{TOP + HIGH + 32:g}">nats a token</text>')
+    line = "L".join(f"{x(nats):.1f} {y(share):.1f}" for nats, share in figures["frontier"] if nats <= farthest)
+    parts.append(f'<path class="line" stroke="#888" d="M{line}"/>')
+    for arm, points in figures["points"].items():
+        parts += [
+            f'<circle class="dot" cx="{x(nats):.1f}" cy="{y(share):.1f}" r="2.6" fill="{COLORS[arm]}"/>'
+            for nats, share in points
+            if 0 <= nats <= farthest
+        ]
+    return _wrap(LEFT + width + 24, TOP + HIGH + 44, title, parts)
+
+
 def draw_pictures() -> dict[str, str]:
-    """Draws both pictures; returns their text by file name."""
+    """Draws the pictures; returns their text by file name."""
     search = json.loads((RESULTS / "search_hard.json").read_text(encoding="utf-8"))
     sequence = json.loads((RESULTS / "sequence.json").read_text(encoding="utf-8"))
-    return {"search_gain.svg": draw_gain(search), "dt_returns.svg": draw_returns(sequence["family"])}
+    language = json.loads((RESULTS / "credit_language.json").read_text(encoding="utf-8"))
+    return {
+        "search_gain.svg": draw_gain(search),
+        "dt_returns.svg": draw_returns(sequence["family"]),
+        "etpo_language.svg": draw_frontier(language),
+    }
 
 
 def main() -> None:
-    """Writes both pictures."""
+    """Writes the pictures."""
     for name, text in draw_pictures().items():
         (PICTURES / name).write_text(text, encoding="utf-8")
 

@@ -434,6 +434,13 @@ def report_language(folder: Path, plan: LanguagePlan) -> dict[str, Any]:
         "tried": {arm: {f"{rate:g}": value for rate, value in plan.grid.tried(folder, arm).items()} for arm in ARMS},
         "seeds": finished,
         "cpu_hours": round(sum(row["cpu_s"] for row in rows) / 3600, 3),
+        "points": {
+            arm: [
+                [round(point["kl"][1], 4), round(point["return"][1], 4)] for listed in own.values() for point in listed
+            ]
+            for arm, own in points.items()
+        },
+        "frontier": [[nats / 50, round(compute_limit(nats / 50), 4)] for nats in range(60)],
         "limit": {f"{level:g}": round(compute_limit(level), 4) for level in plan.levels},
         "interval": "95 %, over seeds in pairs",
         "sources": sorted({row["sources"] for row in rows}),

@@ -97,12 +97,12 @@ class ClockPlan:
     believed: float = 0.75
     shown: int = 4
     base_tokens: int = 600_000
-    tasks: int = 900
+    tasks: int = 1900
     samples: int = 3
     labelling: LabellingConfig = field(
-        default_factory=lambda: LabellingConfig(kind="shepherd", count=4, max_tokens=_MAX_TOKENS)
+        default_factory=lambda: LabellingConfig(kind="shepherd", count=2, max_tokens=_MAX_TOKENS)
     )
-    labels: int = 60_000
+    labels: int = 90_000
     fitting: TrainConfig = field(
         default_factory=lambda: TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, warmup_steps=20)
     )
@@ -112,7 +112,7 @@ class ClockPlan:
     panel: int = 200
     sampled: int = 4
     gated: int = 150
-    seeds: tuple[int, ...] = tuple(range(5))
+    seeds: tuple[int, ...] = tuple(range(10, 14))
 
     @property
     def digest(self) -> str:
@@ -121,7 +121,7 @@ class ClockPlan:
         facts = {name: value for name, value in asdict(self).items() if name not in models}
         facts |= {name: version_1_values(getattr(self, name)) for name in models}
         decoding = [version_1_text(self.decode(name)) for name in DECODED[1:]]
-        return f"{sample_seed(canonical_json({**facts, 'decoding': decoding, 'edition': 1})):016x}"
+        return f"{sample_seed(canonical_json({**facts, 'decoding': decoding, 'edition': 2})):016x}"
 
     def configure(self) -> OpenRConfig:
         """Returns OpenR's settings: labels and reward model, without learning."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from benchmarks.credit.language import (
@@ -15,6 +16,7 @@ from benchmarks.credit.language import (
     LanguagePlan,
     Talk,
     choose_point,
+    compute_limit,
     report_language,
     write_random_colors,
     write_sentence,
@@ -70,6 +72,21 @@ def test_a_point_is_chosen_by_one_half_and_reported_by_the_other():
     assert choose_point([base, lucky, far], 0.5) is far
 
 
+@pytest.mark.parametrize("level", [0.01, 0.1, 0.3, 1.0])
+def test_no_distribution_of_colors_returns_more_within_a_divergence(level):
+    """Brute force: a thousand random distributions, and mixtures of uniform with one color, by their exact KL."""
+    rng, best = np.random.default_rng(0), 0.0
+    drawn = rng.dirichlet(np.full(len(COLORS), 0.7), size=1000)
+    weights = np.linspace(0, 0.999, 4000)[:, None]
+    mixed = weights * np.eye(len(COLORS))[0] + (1 - weights) / len(COLORS)
+    for shares in np.concatenate([drawn, mixed]):
+        known = shares[shares > 0]
+        if float((known * np.log(known * len(COLORS))).sum()) <= level:
+            best = max(best, float(shares.max()))
+    assert best <= compute_limit(level) + 1e-9
+    assert best == pytest.approx(compute_limit(level), abs=1e-3)
+
+
 def test_figures_are_those_of_the_chosen_points(tmp_path):
     """ETPO: .4 and .3 (reported), PPO: .2 and .2; perplexities 4 over 5."""
     folder = tmp_path / "credit_language"
@@ -99,4 +116,5 @@ def test_figures_are_those_of_the_chosen_points(tmp_path):
     assert figures["return"]["0.1"]["etpo"][0] == pytest.approx(0.35)
     assert figures["etpo_minus_ppo_ci"][0] == pytest.approx(0.15)
     assert figures["etpo_over_ppo_perplexity"]["0.1"] == [0.8, 0.8, 0.8]
+    assert figures["points"]["etpo"][1] == [0.08, 0.4] and len(figures["points"]["token_ppo"]) == 8
     assert figures["rates"] == {"etpo": 3e-4, "token_ppo": 3e-4} and figures["cpu_hours"] == 0.08
