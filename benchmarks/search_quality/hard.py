@@ -11,8 +11,12 @@ move. The computed tokens, those of policy and judge together, stand beside, and
 learned one.
 
 Gates: at most three samples in a hundred are right, and the learned judge ranks the positions that the policy comes to,
-among those of one task, with an AUC of .75 or more. Prediction, before any run: the best search of the development seed
-is above best of n with both sizes, and the gain of every search falls with the AUC of its judge.
+among those of one task with equally many numbers, with an AUC of .75 or more. Prediction, before the study: the best
+search of the development seed is above best of n with both sizes, and the gain of every search falls with the AUC of
+its judge.
+
+This is the second edition. The first had 20 tasks a size and three seeds, which shared one value model; its gate was
+the AUC within tasks, which a judge passes that only counts the numbers; and its Gumbel search looked one move ahead.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ from benchmarks.search_quality.lines import (
     LineScorer,
     Position,
     compute_auc,
+    draw_number_sets,
     draw_positions,
     list_positions,
     measure_priors,
@@ -67,11 +72,10 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
-from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
-from evolvent.reward.values import OutcomeScorer
+from evolvent.models.tiny import Size, init_tiny, tiny_config, word_tokenizer
 from evolvent.rollout.episode import collect
 from evolvent.rollout.search import SearchPlayer, search_starts
-from evolvent.scale.judging import JUDGE, combine_engines
+from evolvent.scale.judging import combine_engines
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
@@ -110,10 +114,10 @@ def _build_world(plan: HardPlan) -> World:
     return _world(plan.sizes, plan.train_tasks, plan.dev_tasks, plan.tasks)
 
 
-def _build_untrained(plan: HardPlan, *, seed: int) -> Policy:
+def _build_untrained(plan: HardPlan, *, seed: int, size: Size = "xs") -> Policy:
     vocabulary = _build_world(plan).vocabulary()
     tokenizer = word_tokenizer(sorted(vocabulary or ()), context=plan.context)
-    config = tiny_config(len(tokenizer), "xs", context=plan.context)
+    config = tiny_config(len(tokenizer), size, context=plan.context)
     config.rope_parameters = {"rope_type": "default", "rope_theta": plan.theta}
     return Policy(init_tiny(config, seed=seed % 2**31), tokenizer, dialect_for(tokenizer, "words"))
 
@@ -157,34 +161,33 @@ def make_policy(plan: HardPlan, folder: Path, seed: int) -> Policy:
     return load_or_make_policy(folder, f"policy-{plan.models_digest}-{seed}", make)
 
 
-def make_judge(plan: HardPlan, folder: Path) -> Policy:
-    """Returns the value model; made once and kept in the folder."""
-    seed = plan.development
+def make_judge(plan: HardPlan, folder: Path, seed: int) -> Policy:
+    """Returns the value model of a seed; made once and kept in the folder."""
 
     def make() -> tuple[Policy, Mapping[str, Any]]:
         began = time.process_time()
-        untrained = _build_untrained(plan, seed=sample_seed("hard judge", seed))
+        untrained = _build_untrained(plan, seed=sample_seed("hard judge", seed), size=plan.judge_size)
         number_waves(untrained)
-        positions = _draw(plan, seed)
-        config = plan.judge_train.model_copy(update={"tokens": plan.judge_positions})
-        judge = train_judge(untrained, positions, config, seed=sample_seed("hard judge", seed) % 2**31)
-        return judge, {"positions": len(positions), "cpu_s": round(time.process_time() - began, 1)}
+        number_sets = draw_number_sets(
+            list_tasks(plan, "train"), walks=plan.judge_walks, seed=sample_seed("judge", seed)
+        )
+        config = plan.judge_train.model_copy(update={"tokens": plan.judge_lines})
+        judge = train_judge(untrained, number_sets, config, seed=sample_seed("hard judge", seed) % 2**31)
+        return judge, {"number_sets": len(number_sets), "cpu_s": round(time.process_time() - began, 1)}
 
     return load_or_make_policy(folder, f"judge-{plan.models_digest}-{seed}", make)
 
 
-def _draw(plan: HardPlan, seed: int) -> list[Position]:
-    """Draws distinct positions of training tasks, in an order of their own."""
-    positions = draw_positions(
-        list_tasks(plan, "train"), walks=plan.judge_walks, guidance=plan.guidance, seed=sample_seed("judge", seed)
-    )
-    return list(dict.fromkeys(positions))
+def _list_learned_sets(plan: HardPlan, seed: int) -> set[tuple[int, ...]]:
+    """Lists all sets of numbers that the value model of a seed may have learned from."""
+    drawn = draw_positions(list_tasks(plan, "train"), walks=plan.judge_walks, seed=sample_seed("judge", seed))
+    return {position.left for position in drawn}
 
 
 def _make_priors(plan: HardPlan) -> dict[int, float]:
     """Measures how often a random position of a training task can still be solved."""
-    tasks = list_tasks(plan, "train")[: 4 * plan.tasks]
-    return measure_priors(draw_positions(tasks, walks=4, guidance=0.0, seed=sample_seed("priors")))
+    tasks = list_tasks(plan, "train")[:80]
+    return measure_priors(draw_positions(tasks, walks=4, seed=sample_seed("priors")))
 
 
 # ---------------------------------------------------------------- gates
@@ -192,14 +195,14 @@ def _make_priors(plan: HardPlan) -> dict[int, float]:
 
 def measure_gates(plan: HardPlan, folder: Path, seed: int) -> dict[str, Any]:
     """Measures what the gates of a seed need, on dev tasks: success of samples, and the AUC of every judge."""
-    policy, judge, world = make_policy(plan, folder, seed), make_judge(plan, folder), _build_world(plan)
+    policy, judge, world = make_policy(plan, folder, seed), make_judge(plan, folder, seed), _build_world(plan)
     began = time.process_time()
     tasks = list_tasks(plan, "dev")
     starts = [Start(task, number) for task in tasks for number in range(plan.samples)]
     agent, engine = LanguageAgent(policy, Sampling(1.0), max_tokens=_ACTION), LocalEngine(policy, slots=SLOTS)
     played = list(collect({world.name: world}, starts, agent, engine=engine, seed=sample_seed("gates", seed)))
     figures: dict[str, Any] = {}
-    priors = _make_priors(plan)
+    priors, learned_sets = _make_priors(plan), _list_learned_sets(plan, seed)
     for size in plan.sizes:
         sampled = [trajectory for trajectory in played if len(trajectory.task.spec["numbers"]) == size]
         figures[f"pass_at_1_{size}"] = float(np.mean([trajectory.success is True for trajectory in sampled]))
@@ -207,13 +210,18 @@ def measure_gates(plan: HardPlan, folder: Path, seed: int) -> dict[str, Any]:
         figures[f"legal_{size}"] = round((size - 1) * len(sampled) / max(1, num_steps), 4)
         positions = list_positions(sampled)
         figures[f"judge_{size}"] = {LEARNED: compute_auc(partial(predict, judge), positions)}
+        unseen = {
+            task: [position for position in listed if position.left not in learned_sets]
+            for task, listed in positions.items()
+        }
+        figures[f"unseen_{size}"] = compute_auc(partial(predict, judge), unseen)["within_levels"]
         for auc in plan.aucs:
             known = KnownJudge(auc, priors, seed)
             figures[f"judge_{size}"][str(auc)] = compute_auc(partial(_say_all, known), positions)
-        figures[f"auc_{size}"] = figures[f"judge_{size}"][LEARNED]["within_tasks"]
+        figures[f"auc_{size}"] = figures[f"judge_{size}"][LEARNED]["within_levels"]
     digest = plan.models_digest
     making = read_policy_note(folder, f"policy-{digest}-{seed}")["cpu_s"]
-    judge_cpu_s = read_policy_note(folder, f"judge-{digest}-{plan.development}")["cpu_s"]
+    judge_cpu_s = read_policy_note(folder, f"judge-{digest}-{seed}")["cpu_s"]
     cpu_s = round(making + time.process_time() - began, 1)
     return {**figures, "seed": seed, "cpu_s": cpu_s, "judge_cpu_s": judge_cpu_s}
 
@@ -249,11 +257,9 @@ def _build_player(plan: HardPlan, folder: Path, cell: Cell, config: SearchConfig
     engine = LocalEngine(policy, slots=SLOTS)
     if not config.uses_judge:
         return SearchPlayer(policy, engine)
-    judge = make_judge(plan, folder)
-    if judge.value_head is None:
-        raise ConfigError("the judge has no value head", value=cell.key)
+    judge = make_judge(plan, folder, cell.seed)
     known = None if cell.judge == LEARNED else KnownJudge(float(cell.judge), _make_priors(plan), cell.seed)
-    scorer = LineScorer(OutcomeScorer(judge.value_head, model=JUDGE), judge, known)
+    scorer = LineScorer(judge, known)
     engines = combine_engines(policy, judge, engine=engine, value_engine=LocalEngine(judge, slots=SLOTS))
     return SearchPlayer(policy, engines, scorer)
 
@@ -323,7 +329,8 @@ def _try(plan: HardPlan, folder: Path, method: str, number: int, settings: Setti
     tasks = [task for index, task in enumerate(dev_tasks) if index % plan.dev_tasks < plan.tuned_tasks]
     row = run_cell(plan, folder, Cell(method, LEARNED, plan.development), settings, tasks=tasks)
     success = float(np.mean([value for values in row["values"].values() for value in values]))
-    return {**row, "digest": plan.digest, "candidate": number, "success": success}
+    judge_cpu_s = read_policy_note(folder, f"judge-{plan.models_digest}-{plan.development}")["cpu_s"]
+    return {**row, "digest": plan.digest, "candidate": number, "success": success, "judge_cpu_s": judge_cpu_s}
 
 
 def choose_settings(plan: HardPlan, folder: Path) -> dict[str, Any]:
@@ -433,8 +440,9 @@ def report_hard(folder: Path) -> dict[str, Any]:
     }
     used = [row for cell, row in cells.items() if cell.seed in seeds]
     tuning = [row for row in read_cells(folder, frozen["plan_digest"]) if "candidate" in row]
-    cpu_s = gates[seeds[0]]["judge_cpu_s"] + sum(
-        row["cpu_s"] for row in [*used, *tuning, *(gates[seed] for seed in seeds)]
+    played = [gates[seed] for seed in seeds]
+    cpu_s = sum(row["judge_cpu_s"] for row in [*played, *tuning[:1]]) + sum(
+        row["cpu_s"] for row in [*used, *tuning, *played]
     )
     limit = frozen["plan"]["budget"]
     return {
@@ -448,6 +456,7 @@ def report_hard(folder: Path) -> dict[str, Any]:
         "search_minus_bon": gains,
         "accuracy": {size: {", ".join(arm): interval(size, arm) for arm in arms} for size in panel},
         "judge_auc": {size: _mean_aucs([gates[seed][f"judge_{size}"] for seed in seeds]) for size in panel},
+        "unseen_auc": {size: _mean([gates[seed][f"unseen_{size}"] for seed in seeds]) for size in panel},
         "spent": {size: {", ".join(arm): _mean_spent(cells, seeds, size, arm) for arm in arms} for size in panel},
         "budget": limit,
         "over_budget": sum(row["most_generated"] > limit for row in used if row["method"] != "greedy"),
@@ -494,9 +503,14 @@ def _mean_aucs(rows: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict
     for judge in rows[0]:
         names = dict.fromkeys(name for row in rows for name in row[judge])
         for name in names:
-            values = [row[judge][name] for row in rows if row[judge].get(name) is not None]
-            means.setdefault(judge, {})[name] = round(float(np.mean(values)), 4) if values else None
+            means.setdefault(judge, {})[name] = _mean([row[judge].get(name) for row in rows])
     return means
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Averages the values that are there; None where there are none."""
+    known = [value for value in values if value is not None]
+    return round(float(np.mean(known)), 4) if known else None
 
 
 def format_report(figures: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from evolvent.bench.plan import Gate
 from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
+from evolvent.models.tiny import Size
 from evolvent.trajectory import canonical_json, sample_seed
 
 __all__ = ["GATES", "HARD", "LEARNED", "NONE", "QUICK_HARD", "SEARCHES", "Cell", "HardPlan", "Settings", "list_cells"]
@@ -25,9 +26,9 @@ _MODEL_FIELDS = (
     "policy_walks",
     "policy_tokens",
     "policy_train",
+    "judge_size",
     "judge_walks",
-    "guidance",
-    "judge_positions",
+    "judge_lines",
     "judge_train",
 )
 
@@ -43,10 +44,12 @@ class HardPlan:
         tuned_tasks: of the dev tasks of each size, to choose settings.
         train_tasks: of both sizes together, which policy and judge learn from.
         policy_walks, policy_tokens: random walks of a task, and learned tokens of the imitation.
-        judge_walks, guidance, judge_positions: as `draw_positions` takes them, and positions that are learned.
+        judge_size: of the value model, as `tiny_config` takes it; each seed trains its own.
+        judge_walks, judge_lines: random walks of a training task, and lines of one set of numbers that are learned.
         budget: written tokens of a problem, four a move. samples: of a dev task, for the gates.
         aucs: of the known judges; .5 knows nothing but how many numbers are left. development: the seed that settings
-            are chosen on, and that of the value model, which all seeds share: its labels do not depend on the policy.
+            are chosen on, with a policy and a value model of its own.
+        seeds: of the study; each has its own policy, value model and searches.
         candidates: settings that each search chooses from.
     """
 
@@ -59,16 +62,17 @@ class HardPlan:
     theta: float = 3000.0
     policy_walks: int = 8
     policy_tokens: int = 150_000
-    judge_walks: int = 32
-    guidance: float = 0.7
-    judge_positions: int = 300_000
+    judge_size: Size = "xs"
+    judge_walks: int = 16
+    judge_lines: int = 200_000
     budget: int = 800
     samples: int = 24
     aucs: tuple[float, ...] = (1.0, 0.9, 0.78, 0.5)
     development: int = 100
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     policy_train: TrainConfig = field(default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=512))
     judge_train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=512, weight_decay=0.01, warmup_steps=20)
+        default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=512, weight_decay=0.01, final_lr_ratio=0.02)
     )
     candidates: Mapping[str, tuple[Settings, ...]] = field(default_factory=lambda: CANDIDATES)
 
@@ -98,14 +102,14 @@ CANDIDATES: Mapping[str, tuple[Settings, ...]] = {
     ),
     "gumbel": tuple(
         {"width": width, "considered": considered, "simulations": simulations}
-        for width, considered, simulations in ((6, 6, 6), (8, 4, 4), (12, 4, 4), (16, 2, 2))
+        for width, considered, simulations in ((4, 4, 24), (6, 4, 16), (8, 4, 12), (8, 8, 16), (12, 4, 8))
     ),
 }
 GATES = (
     Gate("success of one sample, 5 numbers", "policy", "pass_at_1_5", minimum=0.0005, maximum=0.03),
     Gate("success of one sample, 6 numbers", "policy", "pass_at_1_6", minimum=0.0005, maximum=0.03),
-    Gate("AUC of the judge within tasks, 5 numbers", LEARNED, "auc_5", minimum=0.75),
-    Gate("AUC of the judge within tasks, 6 numbers", LEARNED, "auc_6", minimum=0.75),
+    Gate("AUC of the judge among equally many numbers, tasks of 5", LEARNED, "auc_5", minimum=0.75),
+    Gate("AUC of the judge among equally many numbers, tasks of 6", LEARNED, "auc_6", minimum=0.75),
 )
 HARD = HardPlan()
 QUICK_HARD = HardPlan(
@@ -116,7 +120,7 @@ QUICK_HARD = HardPlan(
     policy_walks=2,
     policy_tokens=600,
     judge_walks=2,
-    judge_positions=128,
+    judge_lines=128,
     budget=300,
     samples=2,
     aucs=(1.0,),
