@@ -45,6 +45,7 @@ from benchmarks.search_quality.hard_plan import (
     HardPlan,
     Settings,
     list_cells,
+    list_known_cells,
 )
 from benchmarks.search_quality.lines import (
     KnownJudge,
@@ -85,7 +86,7 @@ from evolvent.worlds.panel import Sizes
 
 __all__ = ["check_gates", "choose_settings", "configure", "play_hard", "report_hard"]
 
-SLOTS = 64
+SLOTS = 128
 _ACTION = 4  # tokens: two numbers, an operator, and the end
 _NOTHING = "NoLegalAction"  # no sample of the root could be used: there is no answer, and that is wrong
 
@@ -158,7 +159,7 @@ def make_policy(plan: HardPlan, folder: Path, seed: int) -> Policy:
         note = {"loss": float(np.mean(report.losses[-50:])), "cpu_s": round(time.process_time() - began, 1)}
         return learner.policy.next_version(), note
 
-    return load_or_make_policy(folder, f"policy-{plan.models_digest}-{seed}", make)
+    return load_or_make_policy(folder, f"policy-{plan.policy_digest}-{seed}", make)
 
 
 def make_judge(plan: HardPlan, folder: Path, seed: int) -> Policy:
@@ -172,10 +173,12 @@ def make_judge(plan: HardPlan, folder: Path, seed: int) -> Policy:
             list_tasks(plan, "train"), walks=plan.judge_walks, seed=sample_seed("judge", seed)
         )
         config = plan.judge_train.model_copy(update={"tokens": plan.judge_lines})
-        judge = train_judge(untrained, number_sets, config, seed=sample_seed("hard judge", seed) % 2**31)
+        judge = train_judge(
+            untrained, number_sets, config, batch_lines=plan.judge_batch, seed=sample_seed("hard judge", seed)
+        )
         return judge, {"number_sets": len(number_sets), "cpu_s": round(time.process_time() - began, 1)}
 
-    return load_or_make_policy(folder, f"judge-{plan.models_digest}-{seed}", make)
+    return load_or_make_policy(folder, f"judge-{plan.judge_digest}-{seed}", make)
 
 
 def _list_learned_sets(plan: HardPlan, seed: int) -> set[tuple[int, ...]]:
@@ -219,9 +222,8 @@ def measure_gates(plan: HardPlan, folder: Path, seed: int) -> dict[str, Any]:
             known = KnownJudge(auc, priors, seed)
             figures[f"judge_{size}"][str(auc)] = compute_auc(partial(_say_all, known), positions)
         figures[f"auc_{size}"] = figures[f"judge_{size}"][LEARNED]["within_levels"]
-    digest = plan.models_digest
-    making = read_policy_note(folder, f"policy-{digest}-{seed}")["cpu_s"]
-    judge_cpu_s = read_policy_note(folder, f"judge-{digest}-{seed}")["cpu_s"]
+    making = read_policy_note(folder, f"policy-{plan.policy_digest}-{seed}")["cpu_s"]
+    judge_cpu_s = read_policy_note(folder, f"judge-{plan.judge_digest}-{seed}")["cpu_s"]
     cpu_s = round(making + time.process_time() - began, 1)
     return {**figures, "seed": seed, "cpu_s": cpu_s, "judge_cpu_s": judge_cpu_s}
 
@@ -270,13 +272,15 @@ def run_cell(
     """Searches tasks; returns the row to keep.
 
     Args:
-        tasks: what is searched; None: the test panel.
+        tasks: what is searched; None: the test panel, or the first tasks of it with a known judge.
 
     Raises:
         ConfigError: a search failed.
     """
     world, config = _build_world(plan), configure(plan, cell.method, settings)
-    tasks = list_tasks(plan, "test") if tasks is None else tasks
+    if tasks is None:
+        count = plan.tasks if cell.judge in (NONE, LEARNED) else plan.known_tasks
+        tasks = [task for index, task in enumerate(list_tasks(plan, "test")) if index % plan.tasks < count]
     player = _build_player(plan, folder, cell, config)
     began = time.process_time()
     searches = search_starts(
@@ -329,7 +333,7 @@ def _try(plan: HardPlan, folder: Path, method: str, number: int, settings: Setti
     tasks = [task for index, task in enumerate(dev_tasks) if index % plan.dev_tasks < plan.tuned_tasks]
     row = run_cell(plan, folder, Cell(method, LEARNED, plan.development), settings, tasks=tasks)
     success = float(np.mean([value for values in row["values"].values() for value in values]))
-    judge_cpu_s = read_policy_note(folder, f"judge-{plan.models_digest}-{plan.development}")["cpu_s"]
+    judge_cpu_s = read_policy_note(folder, f"judge-{plan.judge_digest}-{plan.development}")["cpu_s"]
     return {**row, "digest": plan.digest, "candidate": number, "success": success, "judge_cpu_s": judge_cpu_s}
 
 
@@ -391,7 +395,7 @@ def freeze(plan: HardPlan, folder: Path) -> dict[str, Any]:
 
 
 def play(plan: HardPlan, folder: Path, seeds: Sequence[int]) -> Iterator[str]:
-    """Plays every cell of the frozen plan that has no row; yields a line for each."""
+    """Plays every cell of the frozen plan that has no row, those with known judges last; yields a line for each."""
     frozen = freeze(plan, folder)
     digest, settings = frozen["digest"], frozen["choice"]["settings"]
     for seed in seeds:
@@ -399,12 +403,14 @@ def play(plan: HardPlan, folder: Path, seeds: Sequence[int]) -> Iterator[str]:
         if row is not None:
             figures = [f"{name} {row[name]}" for name in sorted(row) if name[:4] in ("pass", "auc_", "cpu_")]
             yield f"gates-{seed} {', '.join(figures)}"
-        for cell in list_cells(plan, seed):
-            run = partial(run_cell, plan, folder, cell, settings.get(cell.method, {}))
-            row = play_once(folder, cell.key, digest, _with(digest, run))
-            if row is not None:
-                means = {size: round(float(np.mean(values)), 3) for size, values in row["values"].items()}
-                yield f"{cell.key:24} {means} computed {row['computed']} {row['cpu_s']} cpu-s"
+    for cell in [
+        cell for list_them in (list_cells, list_known_cells) for seed in seeds for cell in list_them(plan, seed)
+    ]:
+        run = partial(run_cell, plan, folder, cell, settings.get(cell.method, {}))
+        row = play_once(folder, cell.key, digest, _with(digest, run))
+        if row is not None:
+            means = {size: round(float(np.mean(values)), 3) for size, values in row["values"].items()}
+            yield f"{cell.key:24} {means} computed {row['computed']} {row['cpu_s']} cpu-s"
 
 
 def _with(digest: str, run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
@@ -423,12 +429,15 @@ def report_hard(folder: Path) -> dict[str, Any]:
     rows = read_cells(folder, frozen["digest"])
     cells = {Cell(row["method"], row["judge"], row["seed"]): row for row in rows if "method" in row}
     gates = {row["seed"]: row for row in rows if "method" not in row}
-    arms = dict.fromkeys((cell.method, cell.judge) for cell in list_cells(_read_plan(frozen), 0))
-    seeds = [seed for seed in sorted(gates) if all(Cell(*arm, seed) in cells for arm in arms)]
-    if not seeds:
+    plan = _read_plan(frozen)
+    seeds = [seed for seed in sorted(gates) if all(cell in cells for cell in list_cells(plan, seed))]
+    known_seeds = [seed for seed in seeds if (known := list_known_cells(plan, seed)) and all(map(cells.get, known))]
+    if not seeds or not known_seeds:
         raise ConfigError("no seed has finished", value=len(rows), hint="run --study hard again: it resumes")
+    arms = {(cell.method, cell.judge): seeds for cell in list_cells(plan, seeds[0])}
+    arms |= {(cell.method, cell.judge): known_seeds for cell in list_known_cells(plan, known_seeds[0])}
     panel = {size: list(kinds.values()) for size, kinds in frozen["panel"].items()}
-    interval = partial(_compute_interval, cells, seeds, panel)
+    interval = partial(_compute_interval, cells, arms, panel)
     gate_results = check_gates([gates[seed] for seed in seeds])
     best, judges = frozen["choice"]["best"], [LEARNED, *map(str, frozen["plan"]["aucs"])]
     gains = {
@@ -457,12 +466,14 @@ def report_hard(folder: Path) -> dict[str, Any]:
         "accuracy": {size: {", ".join(arm): interval(size, arm) for arm in arms} for size in panel},
         "judge_auc": {size: _mean_aucs([gates[seed][f"judge_{size}"] for seed in seeds]) for size in panel},
         "unseen_auc": {size: _mean([gates[seed][f"unseen_{size}"] for seed in seeds]) for size in panel},
-        "spent": {size: {", ".join(arm): _mean_spent(cells, seeds, size, arm) for arm in arms} for size in panel},
+        "spent": {size: {", ".join(arm): _mean_spent(cells, arms[arm], size, arm) for arm in arms} for size in panel},
         "budget": limit,
         "over_budget": sum(row["most_generated"] > limit for row in used if row["method"] != "greedy"),
         "choice": frozen["choice"],
         "seeds": seeds,
+        "known_seeds": known_seeds,
         "tasks": {size: len(kinds) for size, kinds in panel.items()},
+        "known_tasks": plan.known_tasks,
         "cpu_hours": round(cpu_s / 3600, 3),
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         **about("evolvent", "torch", "numpy", threads=1),
@@ -474,20 +485,25 @@ def _describe_gate(result: GateResult) -> dict[str, Any]:
 
 
 def _read_plan(frozen: Mapping[str, Any]) -> HardPlan:
-    return HardPlan(aucs=tuple(frozen["plan"]["aucs"]))
+    kept = frozen["plan"]
+    return HardPlan(aucs=tuple(kept["aucs"]), known_seeds=tuple(kept["known_seeds"]), known_tasks=kept["known_tasks"])
 
 
 def _compute_interval(
     cells: Mapping[Cell, Mapping[str, Any]],
-    seeds: Sequence[int],
+    arms: Mapping[tuple[str, str], Sequence[int]],
     panel: Mapping[str, Sequence[str]],
     size: str,
     arm: tuple[str, str],
     control: tuple[str, str] | None = None,
 ) -> list[float]:
-    scores = [cells[Cell(*arm, seed)]["values"][size] for seed in seeds]
-    baseline = None if control is None else [cells[Cell(*control, seed)]["values"][size] for seed in seeds]
-    return compute_interval(scores, baseline, kinds=panel[size], name=f"hard countdown {size}")
+    """Computes the success of an arm, or its gain over a control of the same seeds and tasks, with its interval."""
+    scores = [cells[Cell(*arm, seed)]["values"][size] for seed in arms[arm]]
+    count = len(scores[0])
+    baseline = None
+    if control is not None:
+        baseline = [cells[Cell(*control, seed)]["values"][size][:count] for seed in arms[arm]]
+    return compute_interval(scores, baseline, kinds=panel[size][:count], name=f"hard countdown {size}")
 
 
 def _mean_spent(

@@ -1,4 +1,4 @@
-"""Judges of countdown that read one line: the numbers that are left, as "left 4 9 10 make".
+"""Judges of countdown that read one line: the numbers that are left, as "4 9 10 make".
 
 Whether a target can still be made is known exactly (`worlds.numbers.is_reachable`). A value model learns it: the
 probability is the logistic of its logit at the word of the target, where the line ends. So one line teaches the labels
@@ -10,9 +10,9 @@ tokens.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import islice
 from math import isfinite, log, pi
 from statistics import NormalDist
 from typing import NamedTuple
@@ -20,19 +20,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from evolvent.engine.asks import Job
+from evolvent.engine.asks import Job, LogitsAsk
 from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
-from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import Objective, Outputs, require_output
-from evolvent.learn.token_sequences import Batch, TokenSequence
+from evolvent.learn.settings import TrainConfig
 from evolvent.models.policy import Policy
 from evolvent.reward.calibration import auc_within
-from evolvent.reward.endings import PathCache, query_endings
 from evolvent.scale.judging import JUDGE
 from evolvent.search.records import Spent
 from evolvent.search.scorers import Ending
@@ -71,7 +67,7 @@ class Position(NamedTuple):
     @property
     def line(self) -> str:
         """Returns the line that a judge reads."""
-        return f"left {' '.join(map(str, self.left))} make"
+        return f"{' '.join(map(str, self.left))} make"
 
     @property
     def is_solvable(self) -> bool:
@@ -181,70 +177,75 @@ def number_waves(
                 embeddings[index, : 2 * len(turns)] = scale * torch.cat([angles.cos(), angles.sin()])
 
 
-def _encode_line(judge: Policy, line: str) -> list[int]:
-    """Encodes a line up to its last target, without the token that would begin an action."""
-    return judge.dialect.open("", line)[:-1]
+def _encode_line(vocabulary: Mapping[str, int], position: Position) -> tuple[int, ...]:
+    """Encodes the line of a position word by word, without what opens an episode."""
+    return tuple(vocabulary[word] for word in position.line.split())
 
 
-def _build_row(judge: Policy, number_set: NumberSet, name: str) -> TokenSequence:
-    """Builds the row of a line: a read-out behind it, with the labels of all targets."""
-    line = _encode_line(judge, Position(0, number_set.left).line)
-    ids = np.asarray([*line, min(judge.dialect.stop_ids, default=0)], np.int32)
-    absent, zeros = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.float32)
-    labels = np.zeros((len(ids), len(_TARGETS)), np.bool_)
-    labels[-1] = number_set.labels
-    return TokenSequence(
-        name,
-        ids,
-        written=absent,
-        sampled=absent,
-        logprobs=zeros,
-        step=np.zeros(len(ids), np.int32),
-        span=np.full(len(ids), -1, np.int32),
-        weight=np.append(zeros[1:], np.float32(1)),
-        columns={"reachable": labels},
-    )
+def train_judge(
+    untrained: Policy, number_sets: Sequence[NumberSet], config: TrainConfig, *, batch_lines: int, seed: int
+) -> Policy:
+    """Trains a model, in place, to say at the words of all targets whether they can be made from the numbers of a line.
 
-
-def _reachable_loss(outputs: Outputs, batch: Batch, *, words: Tensor) -> tuple[Tensor, int]:
-    """Sums, over lines, the mean binary cross-entropy of all targets."""
-    logits = require_output(outputs.logits, "logits")[:, words].float()
-    errors = binary_cross_entropy_with_logits(logits, batch.columns["reachable"].float(), reduction="none")
-    return errors.mean(-1).sum(), batch.count
-
-
-def _find_words(judge: Policy) -> list[int]:
-    """Returns the token ids of the numbers from 1 to 100."""
-    vocabulary = judge.tokenizer.get_vocab()
-    return [vocabulary[str(target)] for target in _TARGETS]
-
-
-def train_judge(untrained: Policy, number_sets: Sequence[NumberSet], config: TrainConfig, *, seed: int) -> Policy:
-    """Trains a model to say, at the words of all targets, whether they can be made from the numbers of a line."""
-    rows = [_build_row(untrained, number_set, str(number)) for number, number_set in enumerate(number_sets)]
-    loss = partial(_reachable_loss, words=torch.tensor(_find_words(untrained)))
-    objective = Objective("reachable", loss, lambda batch: batch.count, ("logits",))
-    learner = Learner(untrained, objective, config, seed=seed)
-    learner.fit(rows)
-    return learner.policy.next_version()
-
-
-def ask_judge(judge: Policy, positions: Sequence[Position], paths: PathCache) -> Job[list[float]]:
-    """Asks an engine of a value model for the chance that each target, from 1 to 100, can be made.
+    The loss is the mean binary cross-entropy of all targets of all lines of a batch, which have equally many numbers.
 
     Args:
-        paths: lines whose keys and values are kept.
+        config: rates, decay and clipping of AdamW; `tokens` is the number of lines to learn.
+        batch_lines: lines of an update.
+        seed: of the order of lines.
     """
-    lines = [tuple(_encode_line(judge, position.line)) for position in positions]
-    outputs = yield from query_endings([Ending(None, line, (len(line),)) for line in lines], paths)
-    words = _find_words(judge)
-    logits = [float(values[words[position.target - 1]]) for position, (values,) in zip(positions, outputs, strict=True)]
+    model, vocabulary = untrained.model.float().train(), untrained.tokenizer.get_vocab()
+    words = torch.tensor([vocabulary[str(target)] for target in _TARGETS])
+    weights = list(model.parameters())
+    optimizer = torch.optim.AdamW(weights, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+    encoded = [torch.tensor(_encode_line(vocabulary, Position(0, left))) for left, _ in number_sets]
+    lines = torch.nn.utils.rnn.pad_sequence(encoded, batch_first=True)
+    labels = torch.from_numpy(np.stack([known for _, known in number_sets])).float()
+    counts = np.array([len(left) for left, _ in number_sets])
+    num_updates = max(1, (config.tokens or len(number_sets)) // batch_lines)
+    batches = islice(_draw_batches(counts, batch_lines, np.random.default_rng(seed)), num_updates)
+    for update, batch in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate(update, update / num_updates)
+        ids = lines[batch, : int(counts[batch[0]]) + 1]
+        logits = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]
+        loss = binary_cross_entropy_with_logits(logits[:, words], labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        if config.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm)
+        optimizer.step()
+    model.eval()
+    return untrained.next_version()
+
+
+def _draw_batches(counts: NDArray[np.int64], size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Draws batches of lines with equally many numbers, each line once an epoch, without end."""
+    while True:
+        batches = []
+        for count in np.unique(counts):
+            order = rng.permutation(np.flatnonzero(counts == count))
+            batches += [order[begin : begin + size] for begin in range(0, len(order), size)]
+        yield from (batches[index] for index in rng.permutation(len(batches)))
+
+
+def ask_judge(vocabulary: Mapping[str, int], positions: Sequence[Position]) -> Job[list[float]]:
+    """Asks an engine of a value model for the chance that each position's target, from 1 to 100, can be made.
+
+    Args:
+        vocabulary: token ids of the value model's words.
+    """
+    if not positions:
+        return []
+    outputs = yield [LogitsAsk(None, _encode_line(vocabulary, position)) for position in positions]
+    logits = [values[vocabulary[str(position.target)]] for position, values in zip(positions, outputs, strict=True)]
     return [float(1.0 / (1.0 + np.exp(-np.float64(logit)))) for logit in logits]
 
 
 def predict(judge: Policy, positions: Sequence[Position]) -> list[float]:
     """Computes the chance that a value model sees at each position."""
-    (result,) = run_jobs([ask_judge(judge, positions, PathCache())], LocalEngine(judge), slots=1)
+    job = ask_judge(judge.tokenizer.get_vocab(), positions)
+    (result,) = run_jobs([job], LocalEngine(judge), slots=1)
     chances: list[float] = result.value
     return chances
 
@@ -288,18 +289,17 @@ class LineScorer:
         judge: the value model, which shares the words of the policy that writes.
         known: says what a position is worth instead of the value model.
         model: name of the value model's engine; None: the only one.
-        paths: lines whose keys and values are kept.
     """
 
     judge: Policy
     known: KnownJudge | None = None
     model: str | None = JUDGE
-    paths: PathCache = field(default_factory=PathCache, repr=False)
     _words: list[str] = field(default_factory=list, repr=False)
+    _vocabulary: dict[str, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        vocabulary = self.judge.tokenizer.get_vocab()
-        self._words.extend(sorted(vocabulary, key=vocabulary.__getitem__))
+        self._vocabulary.update(self.judge.tokenizer.get_vocab())
+        self._words.extend(sorted(self._vocabulary, key=self._vocabulary.__getitem__))
 
     def scores(self, queries: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         """Scores the end of each conversation."""
@@ -307,7 +307,7 @@ class LineScorer:
             raise ConfigError("a line is read at the end of a conversation alone", hint="search turn by turn")
         positions = [read_position([self._words[index] for index in query.path()]) for query in queries]
         legal = [position for position in positions if position is not None]
-        answers = iter((yield from ask_judge(self.judge, legal, self.paths)))
+        answers = iter((yield from ask_judge(self._vocabulary, legal)))
         scores = []
         for position in positions:
             if position is None:
