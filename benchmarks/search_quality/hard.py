@@ -395,22 +395,31 @@ def freeze(plan: HardPlan, folder: Path) -> dict[str, Any]:
 
 
 def play(plan: HardPlan, folder: Path, seeds: Sequence[int]) -> Iterator[str]:
-    """Plays every cell of the frozen plan that has no row, those with known judges last; yields a line for each."""
+    """Plays every cell of the frozen plan that has no row; yields a line for each.
+
+    What the verdict needs comes first, for all seeds; then the known judges; then the other searches.
+    """
     frozen = freeze(plan, folder)
-    digest, settings = frozen["digest"], frozen["choice"]["settings"]
+    digest, choice = frozen["digest"], frozen["choice"]
     for seed in seeds:
         row = play_once(folder, f"gates-{seed}", digest, _with(digest, partial(measure_gates, plan, folder, seed)))
         if row is not None:
             figures = [f"{name} {row[name]}" for name in sorted(row) if name[:4] in ("pass", "auc_", "cpu_")]
             yield f"gates-{seed} {', '.join(figures)}"
-    for cell in [
-        cell for list_them in (list_cells, list_known_cells) for seed in seeds for cell in list_them(plan, seed)
-    ]:
-        run = partial(run_cell, plan, folder, cell, settings.get(cell.method, {}))
+    cells = [cell for seed in seeds for cell in list_cells(plan, seed)]
+    first = [cell for cell in cells if _is_judged(cell, choice["best"])]
+    known = [cell for seed in seeds for cell in list_known_cells(plan, seed)]
+    for cell in dict.fromkeys([*first, *known, *cells]):
+        run = partial(run_cell, plan, folder, cell, choice["settings"].get(cell.method, {}))
         row = play_once(folder, cell.key, digest, _with(digest, run))
         if row is not None:
             means = {size: round(float(np.mean(values)), 3) for size, values in row["values"].items()}
             yield f"{cell.key:24} {means} computed {row['computed']} {row['cpu_s']} cpu-s"
+
+
+def _is_judged(cell: Cell, best: str) -> bool:
+    """Returns whether the verdict needs a cell: sampling, and the best search with the learned judge."""
+    return cell.judge == NONE or (cell.judge == LEARNED and cell.method == best)
 
 
 def _with(digest: str, run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
@@ -429,20 +438,27 @@ def report_hard(folder: Path) -> dict[str, Any]:
     rows = read_cells(folder, frozen["digest"])
     cells = {Cell(row["method"], row["judge"], row["seed"]): row for row in rows if "method" in row}
     gates = {row["seed"]: row for row in rows if "method" not in row}
-    plan = _read_plan(frozen)
-    seeds = [seed for seed in sorted(gates) if all(cell in cells for cell in list_cells(plan, seed))]
-    known_seeds = [seed for seed in seeds if (known := list_known_cells(plan, seed)) and all(map(cells.get, known))]
-    if not seeds or not known_seeds:
+    plan, best = _read_plan(frozen), frozen["choice"]["best"]
+    needed = {seed: [cell for cell in list_cells(plan, seed) if _is_judged(cell, best)] for seed in gates}
+    seeds = [seed for seed in sorted(gates) if all(cell in cells for cell in needed[seed])]
+    if not seeds:
         raise ConfigError("no seed has finished", value=len(rows), hint="run --study hard again: it resumes")
-    arms = {(cell.method, cell.judge): seeds for cell in list_cells(plan, seeds[0])}
-    arms |= {(cell.method, cell.judge): known_seeds for cell in list_known_cells(plan, known_seeds[0])}
+    arms: dict[tuple[str, str], list[int]] = {}
+    for seed in seeds:
+        for cell in [*list_cells(plan, seed), *list_known_cells(plan, seed)]:
+            if cell in cells:
+                arms.setdefault((cell.method, cell.judge), []).append(seed)
     panel = {size: list(kinds.values()) for size, kinds in frozen["panel"].items()}
     interval = partial(_compute_interval, cells, arms, panel)
     gate_results = check_gates([gates[seed] for seed in seeds])
-    best, judges = frozen["choice"]["best"], [LEARNED, *map(str, frozen["plan"]["aucs"])]
+    judges = [LEARNED, *map(str, plan.aucs)]
     gains = {
         size: {
-            search: {judge: interval(size, (search, judge), ("best_of_n", NONE)) for judge in judges}
+            search: {
+                judge: interval(size, (search, judge), ("best_of_n", NONE))
+                for judge in judges
+                if (search, judge) in arms
+            }
             for search in SEARCHES
         }
         for size in panel
@@ -471,7 +487,7 @@ def report_hard(folder: Path) -> dict[str, Any]:
         "over_budget": sum(row["most_generated"] > limit for row in used if row["method"] != "greedy"),
         "choice": frozen["choice"],
         "seeds": seeds,
-        "known_seeds": known_seeds,
+        "arm_seeds": {", ".join(arm): own for arm, own in arms.items()},
         "tasks": {size: len(kinds) for size, kinds in panel.items()},
         "known_tasks": plan.known_tasks,
         "cpu_hours": round(cpu_s / 3600, 3),
