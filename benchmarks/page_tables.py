@@ -562,7 +562,7 @@ BENCHES = (
             _x("best of n, 6 numbers", "accuracy.6.best_of_n, none"),
             _x("the best search of the development seed minus that, 6 numbers", "best_search_minus_bon.6"),
         ),
-        "One sample in 110 (5 numbers) or 360 (6) is right; 800 written tokens each ([TS-LLM](papers/tsllm.md)).",
+        "One sample in 100 (5 numbers) or 290 (6) is right; 800 written tokens each ([TS-LLM](papers/tsllm.md)).",
     ),
     Bench(
         "Process labels without people",

@@ -4,7 +4,7 @@
     python -m benchmarks.search_quality --study hard            freezes the plan with them, and plays it; resumes
     python -m benchmarks.search_quality --study hard --report   only prints what is there
 
-The policy imitates random legal moves, so that a sample is right once in 110 (5 numbers) or 360 (6). What an end is
+The policy imitates random legal moves, so that a sample is right once in 100 (5 numbers) or 290 (6). What an end is
 worth the world pays, to best of n as to every search. States on the way are judged by a value model that learned from
 their exact labels, and by judges whose AUC is known. Every method may write as many tokens a problem, four a legal
 move. The computed tokens, those of policy and judge together, stand beside, and a known judge costs as much as the
@@ -443,11 +443,7 @@ def report_hard(folder: Path) -> dict[str, Any]:
     seeds = [seed for seed in sorted(gates) if all(cell in cells for cell in needed[seed])]
     if not seeds:
         raise ConfigError("no seed has finished", value=len(rows), hint="run --study hard again: it resumes")
-    arms: dict[tuple[str, str], list[int]] = {}
-    for seed in seeds:
-        for cell in [*list_cells(plan, seed), *list_known_cells(plan, seed)]:
-            if cell in cells:
-                arms.setdefault((cell.method, cell.judge), []).append(seed)
+    arms = _list_arms(plan, seeds, cells)
     panel = {size: list(kinds.values()) for size, kinds in frozen["panel"].items()}
     interval = partial(_compute_interval, cells, arms, panel)
     gate_results = check_gates([gates[seed] for seed in seeds])
@@ -463,7 +459,7 @@ def report_hard(folder: Path) -> dict[str, Any]:
         }
         for size in panel
     }
-    used = [row for cell, row in cells.items() if cell.seed in seeds]
+    used = [row for cell, row in cells.items() if cell.seed in arms.get((cell.method, cell.judge), ())]
     tuning = [row for row in read_cells(folder, frozen["plan_digest"]) if "candidate" in row]
     played = [gates[seed] for seed in seeds]
     cpu_s = sum(row["judge_cpu_s"] for row in [*played, *tuning[:1]]) + sum(
@@ -494,6 +490,26 @@ def report_hard(folder: Path) -> dict[str, Any]:
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         **about("evolvent", "torch", "numpy", threads=1),
     }
+
+
+def _list_arms(
+    plan: HardPlan, seeds: Sequence[int], cells: Mapping[Cell, Mapping[str, Any]]
+) -> dict[tuple[str, str], list[int]]:
+    """Lists method and judge of what was played, with its seeds.
+
+    Without a known judge an arm counts where all seeds have it; a seed counts for known judges where it has all cells.
+    """
+    first = list_cells(plan, seeds[0])
+    arms = {
+        (cell.method, cell.judge): list(seeds)
+        for cell in first
+        if all(Cell(cell.method, cell.judge, seed) in cells for seed in seeds)
+    }
+    known = {seed: list_known_cells(plan, seed) for seed in seeds}
+    complete = [seed for seed, listed in known.items() if listed and all(cell in cells for cell in listed)]
+    for cell in known[complete[0]] if complete else ():
+        arms[cell.method, cell.judge] = complete
+    return arms
 
 
 def _describe_gate(result: GateResult) -> dict[str, Any]:
