@@ -555,14 +555,14 @@ BENCHES = (
         "search_quality --study hard",
         "search_hard.json",
         (
-            _x("AUC of the learned judge within tasks, 5 numbers", "judge_auc.5.learned.within_tasks", 0.75),
-            _x("6 numbers", "judge_auc.6.learned.within_tasks", 0.75),
+            _x("AUC of the learned judge among equally many numbers, 5", "judge_auc.5.learned.within_levels", 0.75),
+            _x("6 numbers", "judge_auc.6.learned.within_levels", 0.75),
             _x("best of n, 5 numbers", "accuracy.5.best_of_n, none"),
             _x("the best search of the development seed minus that, 5 numbers", "best_search_minus_bon.5"),
             _x("best of n, 6 numbers", "accuracy.6.best_of_n, none"),
             _x("the best search of the development seed minus that, 6 numbers", "best_search_minus_bon.6"),
         ),
-        "One sample in 110 (5 numbers) or 360 (6) is right; 800 written tokens each ([TS-LLM](papers/tsllm.md)).",
+        "One sample in 100 (5 numbers) or 290 (6) is right; 800 written tokens each ([TS-LLM](papers/tsllm.md)).",
     ),
     Bench(
         "Process labels without people",

@@ -277,7 +277,7 @@ def _run_hard(options: argparse.Namespace) -> None:
     step = "tune" if options.tune else "report" if options.report else "play"
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else options.folder or RESULTS / "search_hard"
-        seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
+        seeds = options.seeds or ([0] if options.quick else [*HARD.seeds])
         if step == "report":
             figures = play_hard(folder, seeds=seeds, step=step, quick=options.quick)
         else:

@@ -4,15 +4,19 @@
     python -m benchmarks.search_quality --study hard            freezes the plan with them, and plays it; resumes
     python -m benchmarks.search_quality --study hard --report   only prints what is there
 
-The policy imitates random legal moves, so that a sample is right once in 110 (5 numbers) or 360 (6). What an end is
+The policy imitates random legal moves, so that a sample is right once in 100 (5 numbers) or 290 (6). What an end is
 worth the world pays, to best of n as to every search. States on the way are judged by a value model that learned from
 their exact labels, and by judges whose AUC is known. Every method may write as many tokens a problem, four a legal
 move. The computed tokens, those of policy and judge together, stand beside, and a known judge costs as much as the
 learned one.
 
 Gates: at most three samples in a hundred are right, and the learned judge ranks the positions that the policy comes to,
-among those of one task, with an AUC of .75 or more. Prediction, before any run: the best search of the development seed
-is above best of n with both sizes, and the gain of every search falls with the AUC of its judge.
+among those of one task with equally many numbers, with an AUC of .75 or more. Prediction, before the study: the best
+search of the development seed is above best of n with both sizes, and the gain of every search falls with the AUC of
+its judge.
+
+This is the second edition. The first had 20 tasks a size and three seeds, which shared one value model; its gate was
+the AUC within tasks, which a judge passes that only counts the numbers; and its Gumbel search looked one move ahead.
 """
 
 from __future__ import annotations
@@ -41,12 +45,14 @@ from benchmarks.search_quality.hard_plan import (
     HardPlan,
     Settings,
     list_cells,
+    list_known_cells,
 )
 from benchmarks.search_quality.lines import (
     KnownJudge,
     LineScorer,
     Position,
     compute_auc,
+    draw_number_sets,
     draw_positions,
     list_positions,
     measure_priors,
@@ -67,11 +73,10 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
-from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
-from evolvent.reward.values import OutcomeScorer
+from evolvent.models.tiny import Size, init_tiny, tiny_config, word_tokenizer
 from evolvent.rollout.episode import collect
 from evolvent.rollout.search import SearchPlayer, search_starts
-from evolvent.scale.judging import JUDGE, combine_engines
+from evolvent.scale.judging import combine_engines
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
@@ -81,7 +86,7 @@ from evolvent.worlds.panel import Sizes
 
 __all__ = ["check_gates", "choose_settings", "configure", "play_hard", "report_hard"]
 
-SLOTS = 64
+SLOTS = 128
 _ACTION = 4  # tokens: two numbers, an operator, and the end
 _NOTHING = "NoLegalAction"  # no sample of the root could be used: there is no answer, and that is wrong
 
@@ -110,10 +115,10 @@ def _build_world(plan: HardPlan) -> World:
     return _world(plan.sizes, plan.train_tasks, plan.dev_tasks, plan.tasks)
 
 
-def _build_untrained(plan: HardPlan, *, seed: int) -> Policy:
+def _build_untrained(plan: HardPlan, *, seed: int, size: Size = "xs") -> Policy:
     vocabulary = _build_world(plan).vocabulary()
     tokenizer = word_tokenizer(sorted(vocabulary or ()), context=plan.context)
-    config = tiny_config(len(tokenizer), "xs", context=plan.context)
+    config = tiny_config(len(tokenizer), size, context=plan.context)
     config.rope_parameters = {"rope_type": "default", "rope_theta": plan.theta}
     return Policy(init_tiny(config, seed=seed % 2**31), tokenizer, dialect_for(tokenizer, "words"))
 
@@ -154,37 +159,38 @@ def make_policy(plan: HardPlan, folder: Path, seed: int) -> Policy:
         note = {"loss": float(np.mean(report.losses[-50:])), "cpu_s": round(time.process_time() - began, 1)}
         return learner.policy.next_version(), note
 
-    return load_or_make_policy(folder, f"policy-{plan.models_digest}-{seed}", make)
+    return load_or_make_policy(folder, f"policy-{plan.policy_digest}-{seed}", make)
 
 
-def make_judge(plan: HardPlan, folder: Path) -> Policy:
-    """Returns the value model; made once and kept in the folder."""
-    seed = plan.development
+def make_judge(plan: HardPlan, folder: Path, seed: int) -> Policy:
+    """Returns the value model of a seed; made once and kept in the folder."""
 
     def make() -> tuple[Policy, Mapping[str, Any]]:
         began = time.process_time()
-        untrained = _build_untrained(plan, seed=sample_seed("hard judge", seed))
+        untrained = _build_untrained(plan, seed=sample_seed("hard judge", seed), size=plan.judge_size)
         number_waves(untrained)
-        positions = _draw(plan, seed)
-        config = plan.judge_train.model_copy(update={"tokens": plan.judge_positions})
-        judge = train_judge(untrained, positions, config, seed=sample_seed("hard judge", seed) % 2**31)
-        return judge, {"positions": len(positions), "cpu_s": round(time.process_time() - began, 1)}
+        number_sets = draw_number_sets(
+            list_tasks(plan, "train"), walks=plan.judge_walks, seed=sample_seed("judge", seed)
+        )
+        config = plan.judge_train.model_copy(update={"tokens": plan.judge_lines})
+        judge = train_judge(
+            untrained, number_sets, config, batch_lines=plan.judge_batch, seed=sample_seed("hard judge", seed)
+        )
+        return judge, {"number_sets": len(number_sets), "cpu_s": round(time.process_time() - began, 1)}
 
-    return load_or_make_policy(folder, f"judge-{plan.models_digest}-{seed}", make)
+    return load_or_make_policy(folder, f"judge-{plan.judge_digest}-{seed}", make)
 
 
-def _draw(plan: HardPlan, seed: int) -> list[Position]:
-    """Draws distinct positions of training tasks, in an order of their own."""
-    positions = draw_positions(
-        list_tasks(plan, "train"), walks=plan.judge_walks, guidance=plan.guidance, seed=sample_seed("judge", seed)
-    )
-    return list(dict.fromkeys(positions))
+def _list_learned_sets(plan: HardPlan, seed: int) -> set[tuple[int, ...]]:
+    """Lists all sets of numbers that the value model of a seed may have learned from."""
+    drawn = draw_positions(list_tasks(plan, "train"), walks=plan.judge_walks, seed=sample_seed("judge", seed))
+    return {position.left for position in drawn}
 
 
 def _make_priors(plan: HardPlan) -> dict[int, float]:
     """Measures how often a random position of a training task can still be solved."""
-    tasks = list_tasks(plan, "train")[: 4 * plan.tasks]
-    return measure_priors(draw_positions(tasks, walks=4, guidance=0.0, seed=sample_seed("priors")))
+    tasks = list_tasks(plan, "train")[:80]
+    return measure_priors(draw_positions(tasks, walks=4, seed=sample_seed("priors")))
 
 
 # ---------------------------------------------------------------- gates
@@ -192,14 +198,14 @@ def _make_priors(plan: HardPlan) -> dict[int, float]:
 
 def measure_gates(plan: HardPlan, folder: Path, seed: int) -> dict[str, Any]:
     """Measures what the gates of a seed need, on dev tasks: success of samples, and the AUC of every judge."""
-    policy, judge, world = make_policy(plan, folder, seed), make_judge(plan, folder), _build_world(plan)
+    policy, judge, world = make_policy(plan, folder, seed), make_judge(plan, folder, seed), _build_world(plan)
     began = time.process_time()
     tasks = list_tasks(plan, "dev")
     starts = [Start(task, number) for task in tasks for number in range(plan.samples)]
     agent, engine = LanguageAgent(policy, Sampling(1.0), max_tokens=_ACTION), LocalEngine(policy, slots=SLOTS)
     played = list(collect({world.name: world}, starts, agent, engine=engine, seed=sample_seed("gates", seed)))
     figures: dict[str, Any] = {}
-    priors = _make_priors(plan)
+    priors, learned_sets = _make_priors(plan), _list_learned_sets(plan, seed)
     for size in plan.sizes:
         sampled = [trajectory for trajectory in played if len(trajectory.task.spec["numbers"]) == size]
         figures[f"pass_at_1_{size}"] = float(np.mean([trajectory.success is True for trajectory in sampled]))
@@ -207,13 +213,17 @@ def measure_gates(plan: HardPlan, folder: Path, seed: int) -> dict[str, Any]:
         figures[f"legal_{size}"] = round((size - 1) * len(sampled) / max(1, num_steps), 4)
         positions = list_positions(sampled)
         figures[f"judge_{size}"] = {LEARNED: compute_auc(partial(predict, judge), positions)}
+        unseen = {
+            task: [position for position in listed if position.left not in learned_sets]
+            for task, listed in positions.items()
+        }
+        figures[f"unseen_{size}"] = compute_auc(partial(predict, judge), unseen)["within_levels"]
         for auc in plan.aucs:
             known = KnownJudge(auc, priors, seed)
             figures[f"judge_{size}"][str(auc)] = compute_auc(partial(_say_all, known), positions)
-        figures[f"auc_{size}"] = figures[f"judge_{size}"][LEARNED]["within_tasks"]
-    digest = plan.models_digest
-    making = read_policy_note(folder, f"policy-{digest}-{seed}")["cpu_s"]
-    judge_cpu_s = read_policy_note(folder, f"judge-{digest}-{plan.development}")["cpu_s"]
+        figures[f"auc_{size}"] = figures[f"judge_{size}"][LEARNED]["within_levels"]
+    making = read_policy_note(folder, f"policy-{plan.policy_digest}-{seed}")["cpu_s"]
+    judge_cpu_s = read_policy_note(folder, f"judge-{plan.judge_digest}-{seed}")["cpu_s"]
     cpu_s = round(making + time.process_time() - began, 1)
     return {**figures, "seed": seed, "cpu_s": cpu_s, "judge_cpu_s": judge_cpu_s}
 
@@ -249,11 +259,9 @@ def _build_player(plan: HardPlan, folder: Path, cell: Cell, config: SearchConfig
     engine = LocalEngine(policy, slots=SLOTS)
     if not config.uses_judge:
         return SearchPlayer(policy, engine)
-    judge = make_judge(plan, folder)
-    if judge.value_head is None:
-        raise ConfigError("the judge has no value head", value=cell.key)
+    judge = make_judge(plan, folder, cell.seed)
     known = None if cell.judge == LEARNED else KnownJudge(float(cell.judge), _make_priors(plan), cell.seed)
-    scorer = LineScorer(OutcomeScorer(judge.value_head, model=JUDGE), judge, known)
+    scorer = LineScorer(judge, known)
     engines = combine_engines(policy, judge, engine=engine, value_engine=LocalEngine(judge, slots=SLOTS))
     return SearchPlayer(policy, engines, scorer)
 
@@ -264,13 +272,15 @@ def run_cell(
     """Searches tasks; returns the row to keep.
 
     Args:
-        tasks: what is searched; None: the test panel.
+        tasks: what is searched; None: the test panel, or the first tasks of it with a known judge.
 
     Raises:
         ConfigError: a search failed.
     """
     world, config = _build_world(plan), configure(plan, cell.method, settings)
-    tasks = list_tasks(plan, "test") if tasks is None else tasks
+    if tasks is None:
+        count = plan.tasks if cell.judge in (NONE, LEARNED) else plan.known_tasks
+        tasks = [task for index, task in enumerate(list_tasks(plan, "test")) if index % plan.tasks < count]
     player = _build_player(plan, folder, cell, config)
     began = time.process_time()
     searches = search_starts(
@@ -323,7 +333,8 @@ def _try(plan: HardPlan, folder: Path, method: str, number: int, settings: Setti
     tasks = [task for index, task in enumerate(dev_tasks) if index % plan.dev_tasks < plan.tuned_tasks]
     row = run_cell(plan, folder, Cell(method, LEARNED, plan.development), settings, tasks=tasks)
     success = float(np.mean([value for values in row["values"].values() for value in values]))
-    return {**row, "digest": plan.digest, "candidate": number, "success": success}
+    judge_cpu_s = read_policy_note(folder, f"judge-{plan.judge_digest}-{plan.development}")["cpu_s"]
+    return {**row, "digest": plan.digest, "candidate": number, "success": success, "judge_cpu_s": judge_cpu_s}
 
 
 def choose_settings(plan: HardPlan, folder: Path) -> dict[str, Any]:
@@ -384,20 +395,31 @@ def freeze(plan: HardPlan, folder: Path) -> dict[str, Any]:
 
 
 def play(plan: HardPlan, folder: Path, seeds: Sequence[int]) -> Iterator[str]:
-    """Plays every cell of the frozen plan that has no row; yields a line for each."""
+    """Plays every cell of the frozen plan that has no row; yields a line for each.
+
+    What the verdict needs comes first, for all seeds; then the known judges; then the other searches.
+    """
     frozen = freeze(plan, folder)
-    digest, settings = frozen["digest"], frozen["choice"]["settings"]
+    digest, choice = frozen["digest"], frozen["choice"]
     for seed in seeds:
         row = play_once(folder, f"gates-{seed}", digest, _with(digest, partial(measure_gates, plan, folder, seed)))
         if row is not None:
             figures = [f"{name} {row[name]}" for name in sorted(row) if name[:4] in ("pass", "auc_", "cpu_")]
             yield f"gates-{seed} {', '.join(figures)}"
-        for cell in list_cells(plan, seed):
-            run = partial(run_cell, plan, folder, cell, settings.get(cell.method, {}))
-            row = play_once(folder, cell.key, digest, _with(digest, run))
-            if row is not None:
-                means = {size: round(float(np.mean(values)), 3) for size, values in row["values"].items()}
-                yield f"{cell.key:24} {means} computed {row['computed']} {row['cpu_s']} cpu-s"
+    cells = [cell for seed in seeds for cell in list_cells(plan, seed)]
+    first = [cell for cell in cells if _is_judged(cell, choice["best"])]
+    known = [cell for seed in seeds for cell in list_known_cells(plan, seed)]
+    for cell in dict.fromkeys([*first, *known, *cells]):
+        run = partial(run_cell, plan, folder, cell, choice["settings"].get(cell.method, {}))
+        row = play_once(folder, cell.key, digest, _with(digest, run))
+        if row is not None:
+            means = {size: round(float(np.mean(values)), 3) for size, values in row["values"].items()}
+            yield f"{cell.key:24} {means} computed {row['computed']} {row['cpu_s']} cpu-s"
+
+
+def _is_judged(cell: Cell, best: str) -> bool:
+    """Returns whether the verdict needs a cell: sampling, and the best search with the learned judge."""
+    return cell.judge == NONE or (cell.judge == LEARNED and cell.method == best)
 
 
 def _with(digest: str, run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
@@ -416,25 +438,32 @@ def report_hard(folder: Path) -> dict[str, Any]:
     rows = read_cells(folder, frozen["digest"])
     cells = {Cell(row["method"], row["judge"], row["seed"]): row for row in rows if "method" in row}
     gates = {row["seed"]: row for row in rows if "method" not in row}
-    arms = dict.fromkeys((cell.method, cell.judge) for cell in list_cells(_read_plan(frozen), 0))
-    seeds = [seed for seed in sorted(gates) if all(Cell(*arm, seed) in cells for arm in arms)]
+    plan, best = _read_plan(frozen), frozen["choice"]["best"]
+    needed = {seed: [cell for cell in list_cells(plan, seed) if _is_judged(cell, best)] for seed in gates}
+    seeds = [seed for seed in sorted(gates) if all(cell in cells for cell in needed[seed])]
     if not seeds:
         raise ConfigError("no seed has finished", value=len(rows), hint="run --study hard again: it resumes")
+    arms = _list_arms(plan, seeds, cells)
     panel = {size: list(kinds.values()) for size, kinds in frozen["panel"].items()}
-    interval = partial(_compute_interval, cells, seeds, panel)
+    interval = partial(_compute_interval, cells, arms, panel)
     gate_results = check_gates([gates[seed] for seed in seeds])
-    best, judges = frozen["choice"]["best"], [LEARNED, *map(str, frozen["plan"]["aucs"])]
+    judges = [LEARNED, *map(str, plan.aucs)]
     gains = {
         size: {
-            search: {judge: interval(size, (search, judge), ("best_of_n", NONE)) for judge in judges}
+            search: {
+                judge: interval(size, (search, judge), ("best_of_n", NONE))
+                for judge in judges
+                if (search, judge) in arms
+            }
             for search in SEARCHES
         }
         for size in panel
     }
-    used = [row for cell, row in cells.items() if cell.seed in seeds]
+    used = [row for cell, row in cells.items() if cell.seed in arms.get((cell.method, cell.judge), ())]
     tuning = [row for row in read_cells(folder, frozen["plan_digest"]) if "candidate" in row]
-    cpu_s = gates[seeds[0]]["judge_cpu_s"] + sum(
-        row["cpu_s"] for row in [*used, *tuning, *(gates[seed] for seed in seeds)]
+    played = [gates[seed] for seed in seeds]
+    cpu_s = sum(row["judge_cpu_s"] for row in [*played, *tuning[:1]]) + sum(
+        row["cpu_s"] for row in [*used, *tuning, *played]
     )
     limit = frozen["plan"]["budget"]
     return {
@@ -448,16 +477,39 @@ def report_hard(folder: Path) -> dict[str, Any]:
         "search_minus_bon": gains,
         "accuracy": {size: {", ".join(arm): interval(size, arm) for arm in arms} for size in panel},
         "judge_auc": {size: _mean_aucs([gates[seed][f"judge_{size}"] for seed in seeds]) for size in panel},
-        "spent": {size: {", ".join(arm): _mean_spent(cells, seeds, size, arm) for arm in arms} for size in panel},
+        "unseen_auc": {size: _mean([gates[seed][f"unseen_{size}"] for seed in seeds]) for size in panel},
+        "spent": {size: {", ".join(arm): _mean_spent(cells, arms[arm], size, arm) for arm in arms} for size in panel},
         "budget": limit,
         "over_budget": sum(row["most_generated"] > limit for row in used if row["method"] != "greedy"),
         "choice": frozen["choice"],
         "seeds": seeds,
+        "arm_seeds": {", ".join(arm): own for arm, own in arms.items()},
         "tasks": {size: len(kinds) for size, kinds in panel.items()},
+        "known_tasks": plan.known_tasks,
         "cpu_hours": round(cpu_s / 3600, 3),
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         **about("evolvent", "torch", "numpy", threads=1),
     }
+
+
+def _list_arms(
+    plan: HardPlan, seeds: Sequence[int], cells: Mapping[Cell, Mapping[str, Any]]
+) -> dict[tuple[str, str], list[int]]:
+    """Lists method and judge of what was played, with its seeds.
+
+    Without a known judge an arm counts where all seeds have it; a seed counts for known judges where it has all cells.
+    """
+    first = list_cells(plan, seeds[0])
+    arms = {
+        (cell.method, cell.judge): list(seeds)
+        for cell in first
+        if all(Cell(cell.method, cell.judge, seed) in cells for seed in seeds)
+    }
+    known = {seed: list_known_cells(plan, seed) for seed in seeds}
+    complete = [seed for seed, listed in known.items() if listed and all(cell in cells for cell in listed)]
+    for cell in known[complete[0]] if complete else ():
+        arms[cell.method, cell.judge] = complete
+    return arms
 
 
 def _describe_gate(result: GateResult) -> dict[str, Any]:
@@ -465,20 +517,25 @@ def _describe_gate(result: GateResult) -> dict[str, Any]:
 
 
 def _read_plan(frozen: Mapping[str, Any]) -> HardPlan:
-    return HardPlan(aucs=tuple(frozen["plan"]["aucs"]))
+    kept = frozen["plan"]
+    return HardPlan(aucs=tuple(kept["aucs"]), known_seeds=tuple(kept["known_seeds"]), known_tasks=kept["known_tasks"])
 
 
 def _compute_interval(
     cells: Mapping[Cell, Mapping[str, Any]],
-    seeds: Sequence[int],
+    arms: Mapping[tuple[str, str], Sequence[int]],
     panel: Mapping[str, Sequence[str]],
     size: str,
     arm: tuple[str, str],
     control: tuple[str, str] | None = None,
 ) -> list[float]:
-    scores = [cells[Cell(*arm, seed)]["values"][size] for seed in seeds]
-    baseline = None if control is None else [cells[Cell(*control, seed)]["values"][size] for seed in seeds]
-    return compute_interval(scores, baseline, kinds=panel[size], name=f"hard countdown {size}")
+    """Computes the success of an arm, or its gain over a control of the same seeds and tasks, with its interval."""
+    scores = [cells[Cell(*arm, seed)]["values"][size] for seed in arms[arm]]
+    count = len(scores[0])
+    baseline = None
+    if control is not None:
+        baseline = [cells[Cell(*control, seed)]["values"][size][:count] for seed in arms[arm]]
+    return compute_interval(scores, baseline, kinds=panel[size][:count], name=f"hard countdown {size}")
 
 
 def _mean_spent(
@@ -494,9 +551,14 @@ def _mean_aucs(rows: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict
     for judge in rows[0]:
         names = dict.fromkeys(name for row in rows for name in row[judge])
         for name in names:
-            values = [row[judge][name] for row in rows if row[judge].get(name) is not None]
-            means.setdefault(judge, {})[name] = round(float(np.mean(values)), 4) if values else None
+            means.setdefault(judge, {})[name] = _mean([row[judge].get(name) for row in rows])
     return means
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Averages the values that are there; None where there are none."""
+    known = [value for value in values if value is not None]
+    return round(float(np.mean(known)), 4) if known else None
 
 
 def format_report(figures: Mapping[str, Any]) -> str:

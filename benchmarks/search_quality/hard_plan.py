@@ -9,27 +9,30 @@ from typing import Any
 from evolvent.bench.plan import Gate
 from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
+from evolvent.models.tiny import Size
 from evolvent.trajectory import canonical_json, sample_seed
 
-__all__ = ["GATES", "HARD", "LEARNED", "NONE", "QUICK_HARD", "SEARCHES", "Cell", "HardPlan", "Settings", "list_cells"]
+__all__ = [
+    "GATES",
+    "HARD",
+    "LEARNED",
+    "NONE",
+    "QUICK_HARD",
+    "SEARCHES",
+    "Cell",
+    "HardPlan",
+    "Settings",
+    "list_cells",
+    "list_known_cells",
+]
 
 SEARCHES = ("beam", "mcts", "gumbel")
 LEARNED = "learned"
 NONE = "none"  # the judge of a method that asks for no values of states
 
-_MODEL_FIELDS = (
-    "sizes",
-    "train_tasks",
-    "context",
-    "theta",
-    "policy_walks",
-    "policy_tokens",
-    "policy_train",
-    "judge_walks",
-    "guidance",
-    "judge_positions",
-    "judge_train",
-)
+_TASK_FIELDS = ("sizes", "train_tasks", "context", "theta")
+_POLICY_FIELDS = (*_TASK_FIELDS, "policy_walks", "policy_tokens", "policy_train")
+_JUDGE_FIELDS = (*_TASK_FIELDS, "judge_size", "judge_walks", "judge_lines", "judge_batch", "judge_train")
 
 Settings = Mapping[str, Any]
 
@@ -43,32 +46,40 @@ class HardPlan:
         tuned_tasks: of the dev tasks of each size, to choose settings.
         train_tasks: of both sizes together, which policy and judge learn from.
         policy_walks, policy_tokens: random walks of a task, and learned tokens of the imitation.
-        judge_walks, guidance, judge_positions: as `draw_positions` takes them, and positions that are learned.
+        judge_size: of the value model, as `tiny_config` takes it; each seed trains its own.
+        judge_walks, judge_lines: random walks of a training task, and lines of one set of numbers that are learned,
+            `judge_batch` in an update.
         budget: written tokens of a problem, four a move. samples: of a dev task, for the gates.
         aucs: of the known judges; .5 knows nothing but how many numbers are left. development: the seed that settings
-            are chosen on, and that of the value model, which all seeds share: its labels do not depend on the policy.
+            are chosen on, with a policy and a value model of its own.
+        seeds: of the study; each has its own policy, value model and searches.
+        known_seeds, known_tasks: seeds, and first test tasks of each size, that known judges search too.
         candidates: settings that each search chooses from.
     """
 
     sizes: tuple[int, ...] = (5, 6)
-    tasks: int = 20
-    dev_tasks: int = 20
+    tasks: int = 40
+    dev_tasks: int = 24
     tuned_tasks: int = 8
     train_tasks: int = 1200
     context: int = 96
     theta: float = 3000.0
     policy_walks: int = 8
     policy_tokens: int = 150_000
-    judge_walks: int = 32
-    guidance: float = 0.7
-    judge_positions: int = 300_000
+    judge_size: Size = "xs"
+    judge_walks: int = 16
+    judge_lines: int = 160_000
+    judge_batch: int = 64
     budget: int = 800
-    samples: int = 24
+    samples: int = 12
     aucs: tuple[float, ...] = (1.0, 0.9, 0.78, 0.5)
     development: int = 100
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    known_seeds: tuple[int, ...] = (0, 1, 2)
+    known_tasks: int = 12
     policy_train: TrainConfig = field(default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=512))
     judge_train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=512, weight_decay=0.01, warmup_steps=20)
+        default_factory=lambda: TrainConfig(lr=3e-3, weight_decay=0.01, final_lr_ratio=0.02)
     )
     candidates: Mapping[str, tuple[Settings, ...]] = field(default_factory=lambda: CANDIDATES)
 
@@ -83,29 +94,37 @@ class HardPlan:
         return f"{sample_seed(canonical_json(self.describe())):016x}"
 
     @property
-    def models_digest(self) -> str:
-        """Returns 16 hex digits of what policies and the value model depend on, for their names."""
-        facts = {name: value for name, value in self.describe().items() if name in _MODEL_FIELDS}
+    def policy_digest(self) -> str:
+        """Returns 16 hex digits of what policies depend on, for their names."""
+        return self._compute_digest(_POLICY_FIELDS)
+
+    @property
+    def judge_digest(self) -> str:
+        """Returns 16 hex digits of what value models depend on, for their names."""
+        return self._compute_digest(_JUDGE_FIELDS)
+
+    def _compute_digest(self, names: tuple[str, ...]) -> str:
+        facts = {name: value for name, value in self.describe().items() if name in names}
         return f"{sample_seed(canonical_json(facts)):016x}"
 
 
 CANDIDATES: Mapping[str, tuple[Settings, ...]] = {
-    "beam": tuple({"width": width, "paths": keep} for width, keep in ((6, 6), (7, 6), (8, 6), (12, 3), (20, 2))),
+    "beam": tuple({"width": width, "paths": keep} for width, keep in ((6, 6), (8, 6), (10, 4), (14, 3))),
     "mcts": (
-        *({"method": "mcts_descend", "width": width, "explore": 0.2} for width in (4, 8, 12)),
-        {"method": "mcts", "width": 8, "explore": 0.2, "simulations": 8},
+        *({"method": "mcts_descend", "width": width, "explore": 0.2} for width in (5, 8, 12)),
+        {"method": "mcts", "width": 6, "explore": 0.2, "simulations": 16},
         {"method": "mcts_restart", "width": 8, "explore": 0.05},
     ),
     "gumbel": tuple(
         {"width": width, "considered": considered, "simulations": simulations}
-        for width, considered, simulations in ((6, 6, 6), (8, 4, 4), (12, 4, 4), (16, 2, 2))
+        for width, considered, simulations in ((4, 4, 24), (6, 4, 16), (8, 4, 12), (8, 8, 16))
     ),
 }
 GATES = (
     Gate("success of one sample, 5 numbers", "policy", "pass_at_1_5", minimum=0.0005, maximum=0.03),
     Gate("success of one sample, 6 numbers", "policy", "pass_at_1_6", minimum=0.0005, maximum=0.03),
-    Gate("AUC of the judge within tasks, 5 numbers", LEARNED, "auc_5", minimum=0.75),
-    Gate("AUC of the judge within tasks, 6 numbers", LEARNED, "auc_6", minimum=0.75),
+    Gate("AUC of the judge among equally many numbers, tasks of 5", LEARNED, "auc_5", minimum=0.75),
+    Gate("AUC of the judge among equally many numbers, tasks of 6", LEARNED, "auc_6", minimum=0.75),
 )
 HARD = HardPlan()
 QUICK_HARD = HardPlan(
@@ -116,9 +135,10 @@ QUICK_HARD = HardPlan(
     policy_walks=2,
     policy_tokens=600,
     judge_walks=2,
-    judge_positions=128,
+    judge_lines=128,
     budget=300,
     samples=2,
+    known_tasks=1,
     aucs=(1.0,),
     candidates={name: settings[:1] for name, settings in CANDIDATES.items()},
 )
@@ -139,7 +159,12 @@ class Cell:
 
 
 def list_cells(plan: HardPlan, seed: int) -> list[Cell]:
-    """Lists the cells of a seed, in the order in which they are played."""
+    """Lists the cells of a seed without known judges, in the order in which they are played."""
     cells = [Cell(method, NONE, seed) for method in ("greedy", "best_of_n")]
-    cells += [Cell(method, judge, seed) for judge in (LEARNED, *map(str, plan.aucs)) for method in SEARCHES]
-    return cells
+    return cells + [Cell(method, LEARNED, seed) for method in SEARCHES]
+
+
+def list_known_cells(plan: HardPlan, seed: int) -> list[Cell]:
+    """Lists the cells of a seed with known judges, which search fewer tasks; none of a seed that has no known judge."""
+    aucs = plan.aucs if seed in plan.known_seeds else ()
+    return [Cell(method, str(auc), seed) for auc in aucs for method in SEARCHES]
