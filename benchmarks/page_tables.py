@@ -589,6 +589,20 @@ BENCHES = (
         "No arm gains beyond its interval.",
     ),
     Bench(
+        "Decoding with a process reward model, under gates",
+        "openr --study clock",
+        "openr_clock.json",
+        (
+            _x("AUC of the reward model within equally many equations", "judge.auc", 0.8),
+            _x("majority of 20 samples", "decoded.majority"),
+            _x("best of 8 by the reward model", "decoded.guided"),
+            _x("beam of 4 by the reward model", "decoded.beam"),
+            _x("best of 8 minus majority", "guided_minus_majority", 0),
+            _x("beam minus majority", "beam_minus_majority", 0),
+        ),
+        "Sums whose facts the policy partly has wrong, with confidence ([OpenR](papers/openr.md)).",
+    ),
+    Bench(
         "Votes that stop early",
         "stopping",
         "stopping.json",
@@ -613,6 +627,19 @@ BENCHES = (
             _x("with .5", "inner_discount.kitchen.auc.0.5"),
             _x("more discount inside is never better, in any world", "inner_discount_monotone", 1),
         ),
+    ),
+    Bench(
+        "Reward at equal divergence from the reference",
+        "credit --study language",
+        "credit_language.json",
+        (
+            _x("ETPO within 0.1 nats a token", "return.0.1.etpo"),
+            _x("PPO over tokens", "return.0.1.token_ppo"),
+            _x("the largest return there is", "limit.0.1"),
+            _x("ETPO minus PPO over tokens", "etpo_minus_ppo_ci", 0),
+            _x("perplexity of unpaid language, ETPO over PPO over tokens", "etpo_over_ppo_perplexity.0.1"),
+        ),
+        "Twelve colors, the share of right ones is paid ([ETPO](papers/etpo.md)).",
     ),
     Bench(
         "Credit by length of action",

@@ -12,11 +12,13 @@ import pytest
 from benchmarks import reporting
 from benchmarks.comments import training
 from benchmarks.credit import __main__ as credit
+from benchmarks.credit.language import LANGUAGE
 from benchmarks.credit.lengths import LENGTHS_PLAN
 from benchmarks.masking import __main__ as masking
 from benchmarks.mat import cell as mat
 from benchmarks.mat.sizes import SIZES
 from benchmarks.openr import __main__ as openr
+from benchmarks.openr.clock import CLOCK
 from benchmarks.p3 import __main__ as p3
 from benchmarks.plume import __main__ as plume
 from benchmarks.prm import __main__ as prm
@@ -45,6 +47,7 @@ def digests(folder: str, pattern: str = "cell-*") -> set[str]:
         ("credit_lengths", LENGTHS_PLAN),
         ("masking", masking.PROTOCOL),
         ("openr", openr.PROTOCOL),
+        ("openr_clock", CLOCK),
         ("p3", p3.PROTOCOL),
         ("prm", prm.PROTOCOL),
         ("r3", r3.PROTOCOL),
@@ -56,8 +59,9 @@ def test_of_one_protocol(folder, protocol):
     assert digests(folder) == {protocol.digest}
 
 
-def test_of_the_team_sizes():
-    assert digests("mat_sizes") == {SIZES.cell_digest}
+@pytest.mark.parametrize(("folder", "plan"), [("mat_sizes", SIZES), ("credit_language", LANGUAGE)])
+def test_of_plans_whose_rates_may_change(folder, plan):
+    assert digests(folder) == {plan.cell_digest}
 
 
 def test_of_the_votes():

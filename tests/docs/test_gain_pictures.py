@@ -1,4 +1,4 @@
-"""The pictures of the pages of TS-LLM and Decision Transformer are those of the kept figures."""
+"""The pictures of the pages of TS-LLM, Decision Transformer and ETPO are those of the kept figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tool() -> ModuleType:
 
 def test_the_pictures_are_up_to_date_and_stand_on_their_pages(tool):
     """After a new result: `python tools/gain_pictures.py`."""
-    pages = {"search_gain.svg": "tsllm.md", "dt_returns.svg": "decision_transformer.md"}
+    pages = {"search_gain.svg": "tsllm.md", "dt_returns.svg": "decision_transformer.md", "etpo_language.svg": "etpo.md"}
     for name, text in tool.draw_pictures().items():
         assert (tool.PICTURES / name).read_text(encoding="utf-8") == text
         assert f"]({name})" in (tool.PICTURES / pages[name]).read_text(encoding="utf-8")
