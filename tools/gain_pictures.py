@@ -50,14 +50,14 @@ def draw_gain(figures: Mapping[str, Any]) -> str:
     """Draws success minus best of n over the AUC of the judge, a panel for each size of task."""
     gains = figures["search_minus_bon"]
     intervals = [interval for panel in gains.values() for by_judge in panel.values() for interval in by_judge.values()]
-    ends = [min(max(end, -1.0), 1.0) for interval in intervals for end in interval]
+    ends = [end for mean, *bar in intervals for end in ([mean, *bar] if bar[1] - bar[0] <= 1.0 else [mean])]
     low, high = min(-0.1, *ends), max(0.1, *ends)
     searches = list(next(iter(gains.values())))
     title = "Points of success above best of n, at equal written tokens, by the AUC of the judge of states"
     parts = [
         f'<text class="t" x="{LEFT:g}" y="20">{title}</text>',
-        f'<text x="{LEFT:g}" y="38">AUC among positions with as many numbers. Filled: judges of known AUC; hollow: the '
-        "learned one. Bars: 95 %.</text>",
+        f'<text x="{LEFT:g}" y="38">AUC among positions with as many numbers. Filled: known AUC; hollow: learned. '
+        "Bars: 95 %, up to 100 points.</text>",
         *_legend(searches, 58),
     ]
     for number, (size, by_search) in enumerate(gains.items()):
@@ -96,7 +96,8 @@ def _draw_gain_panel(
             gain, low, high = by_judge[judge]
             style = f'class="hollow" stroke="{color}"' if judge == "learned" else f'fill="{color}"'
             center = x(auc) + shift
-            parts.append(f'<path class="end" stroke="{color}" d="M{center:.1f} {y(low):.1f}V{y(high):.1f}"/>')
+            if high - low <= 1.0:
+                parts.append(f'<path class="end" stroke="{color}" d="M{center:.1f} {y(low):.1f}V{y(high):.1f}"/>')
             parts.append(
                 f'<circle {style} cx="{center:.1f}" cy="{y(gain):.1f}" r="4"><title>{NAMES[search]}, judge {judge}, '
                 f"AUC {auc:.2f}: {100 * gain:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]</title></circle>"
@@ -169,8 +170,8 @@ def draw_frontier(figures: Mapping[str, Any]) -> str:
 
     parts = [
         f'<text class="t" x="{LEFT:g}" y="20">{title}</text>',
-        f'<text x="{LEFT:g}" y="38">Each dot is a policy on its way, of a seed and coefficient. Line: the largest '
-        "return at a divergence, from colors at random.</text>",
+        f'<text x="{LEFT:g}" y="38">A dot: a policy on its way, of a seed and coefficient. Line: the largest return '
+        "at a divergence.</text>",
         *_legend(("etpo", "token_ppo"), 58),
     ]
     for fifth in range(5):
