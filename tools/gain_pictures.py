@@ -22,10 +22,24 @@ STYLE = (
     ".g{stroke:#e4e4e4}.zero{stroke:#888}.e{text-anchor:end}.m{text-anchor:middle}.line{fill:none;stroke-width:1.5}"
     ".end{stroke-width:1.2;opacity:.55}.hollow{fill:#fff;stroke-width:1.6}.dot{opacity:.4}</style>"
 )
-COLORS = {"beam": "#2166ac", "mcts": "#c2570c", "gumbel": "#3a8f4d", "bc": "#8a8a8a", "dt": "#2166ac"}
-COLORS |= {"etpo": "#2166ac", "token_ppo": "#c2570c"}
-NAMES = {"beam": "beam", "mcts": "MCTS", "gumbel": "Gumbel", "bc": "cloning", "dt": "Decision Transformer"}
-NAMES |= {"etpo": "ETPO", "token_ppo": "PPO over tokens"}
+COLORS = {
+    "beam": "#2166ac",
+    "mcts": "#c2570c",
+    "gumbel": "#3a8f4d",
+    "bc": "#8a8a8a",
+    "dt": "#2166ac",
+    "etpo": "#2166ac",
+    "token_ppo": "#c2570c",
+}
+NAMES = {
+    "beam": "beam",
+    "mcts": "MCTS",
+    "gumbel": "Gumbel",
+    "bc": "cloning",
+    "dt": "Decision Transformer",
+    "etpo": "ETPO",
+    "token_ppo": "PPO over tokens",
+}
 WIDE, HIGH, LEFT, TOP = 300.0, 210.0, 46.0, 84.0
 AUC_RANGE = (0.5, 1.0)
 

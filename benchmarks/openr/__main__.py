@@ -42,7 +42,7 @@ from benchmarks.study import (
     summary_path,
     write_cell,
 )
-from evolvent.errors import unknown_name_problem
+from evolvent.errors import ConfigError, unknown_name_problem
 from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import RLConfig
 
@@ -164,7 +164,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         if options.study == "clock":
             place = Path(scratch) if options.quick else options.folder or RESULTS / "openr_clock"
-            finish(run_clock(place, seeds=options.seeds, quick=options.quick, play=not options.report), options)
+            try:
+                figures = run_clock(place, seeds=options.seeds, quick=options.quick, play=not options.report)
+            except ConfigError as error:
+                raise SystemExit(f"error: {error}") from error
+            finish(figures, options)
             return
         folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder or FOLDER, BASES)
         rows: dict[Cell, Row] = {

@@ -415,8 +415,14 @@ def show_clock(figures: Mapping[str, Any]) -> None:
 
 
 def run_clock(folder: Path, *, seeds: Sequence[int] | None, quick: bool, play: bool) -> dict[str, Any]:
-    """Plays what is missing where asked, keeps the summary, and returns the figures."""
+    """Plays what is missing where asked, keeps the summary, and returns the figures.
+
+    Raises:
+        ConfigError: a seed that is not in the plan, another plan in the folder, or nothing to report.
+    """
     plan = QUICK_CLOCK if quick else CLOCK
+    if unplanned := [seed for seed in seeds or () if seed not in plan.seeds]:
+        raise ConfigError("seeds that the plan does not have", value=unplanned, expected=list(plan.seeds))
     if play:
         play_clock(folder, plan, seeds or plan.seeds)
     figures = {**report_clock(folder, plan), "quick": quick}

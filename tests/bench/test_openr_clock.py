@@ -96,5 +96,7 @@ def test_figures_by_hand(tmp_path):
 def test_the_quick_study_runs_and_plays_nothing_twice(tmp_path, capsys):
     first = run_clock(tmp_path / "clock", seeds=None, quick=True, play=True)
     assert capsys.readouterr().out.count("seed ") == 2 and first["seeds"] == list(QUICK_CLOCK.seeds)
+    with pytest.raises(ConfigError, match="seeds that the plan does not have"):
+        run_clock(tmp_path / "clock", seeds=[7], quick=True, play=True)
     again = run_clock(tmp_path / "clock", seeds=None, quick=True, play=True)
     assert "seed " not in capsys.readouterr().out and again == first
