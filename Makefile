@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile all that it imports
 
 .PHONY: help evolve evolve-real test test-full check format docs docs-worlds docs-methods docs-commands clean
 
