@@ -4,6 +4,7 @@
     python -m benchmarks.trad_agents --report [--json]          only prints what is there (as `benchmarks.trad` does)
     python -m benchmarks.trad_agents --develop [--json]         the same on the development seed and the dev panels
     python -m benchmarks.trad_agents --quick [--json]           the machinery; supports no claim
+    python -m benchmarks.trad_agents --study budgets [--report] by the size of prompts, with gates (`budgets.py`)
 
 For each seed one model is trained on prompts of all systems and worlds in equal shares, each prompt in a code of its
 own for the commands (`benchmarks.trad_agents.lessons`). All systems then play with these weights, the same tasks in the
@@ -17,6 +18,7 @@ same code, which no prompt of the training had. They differ in nothing but what 
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Sequence
 from itertools import chain
@@ -27,8 +29,10 @@ import numpy as np
 
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.study import compute_interval, prepare_process, read_cells, study_run, write_cell
+from benchmarks.trad_agents.budgets import run_budgets
 from benchmarks.trad_agents.cell import Cell, play, trained
 from benchmarks.trad_agents.lessons import SYSTEMS, WORLDS, Protocol
+from evolvent.errors import ConfigError
 
 FOLDER = RESULTS / "trad"
 PROTOCOL = Protocol()
@@ -144,22 +148,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("trad_agents", __doc__, quick="a tiny study in a temporary folder")
     parser.add_argument("--report", action="store_true", help="play nothing, print what is there")
     parser.add_argument("--develop", action="store_true", help="the development seed, on the dev panels")
-    parser.add_argument("--seeds", nargs="+", type=int, default=PROTOCOL.seeds, help="seeds of models and codes")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
+    parser.add_argument("--seeds", nargs="+", type=int, help="seeds of models and codes")
+    parser.add_argument("--folder", type=Path, help="where the cells are")
+    parser.add_argument(
+        "--study", choices=("agents", "budgets"), default="agents", help="agents: all systems; budgets: gated"
+    )
     options = parser.parse_args(arguments)
     prepare_process()
-    seeds = [PROTOCOL.development] if options.develop else options.seeds
+    if options.study == "budgets":
+        return _run_budgets(options)
+    folder = options.folder or FOLDER
+    seeds = [PROTOCOL.development] if options.develop else options.seeds or PROTOCOL.seeds
     if options.quick:
         seeds, told = QUICK.seeds, report(quick=True)
     else:
         if not options.report:
-            with study_run(options.folder):
-                study(PROTOCOL, options.folder, seeds)
-        found = figures(PROTOCOL, options.folder, seeds)
+            with study_run(folder):
+                study(PROTOCOL, folder, seeds)
+        found = figures(PROTOCOL, folder, seeds)
         told = {"success": found.pop("success", None), "agents": found or None}
     show(told)
     own = {"benchmark": "trad_agents", **told, "quick": options.quick, "seeds": list(seeds)}
-    finish({**own, **about("evolvent", "torch", threads=1)}, options)
+    return finish({**own, **about("evolvent", "torch", threads=1)}, options)
+
+
+def _run_budgets(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if options.quick else options.folder or RESULTS / "trad_budgets"
+        try:
+            found = run_budgets(folder, seeds=options.seeds, quick=options.quick, play=not options.report)
+        except ConfigError as error:
+            raise SystemExit(f"error: {error}") from error
+    finish(found, options)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.trajectory import Start, sample_rng, sample_seed
 from evolvent.worlds.crafting import words_of
 
-__all__ = ["Cell", "acts", "followed", "is_told", "play", "told_share", "trained"]
+__all__ = ["Cell", "acts", "followed", "is_told", "make_part", "play", "told_share", "trained"]
 
 _LONGEST = 24  # tokens of an action
 _WRITTEN = re.compile(r"> (?:think|act): ?(.*)")
@@ -67,7 +67,7 @@ class Cell:
         return f"{self.world}-{self.system}-{self.seed}".replace(", ", "-").replace(" ", "_")
 
 
-def part_of(
+def make_part(
     lesson: Lesson, policy: Policy, code: Code, *, aside: float, name: str, thoughts: bool = True
 ) -> TokenSequence | None:
     """A lesson in a code as tokens; None where it is longer than the context."""
@@ -104,7 +104,7 @@ def drilled(told: Protocol, policy: Policy, seed: int) -> Iterator[TokenSequence
     rng, nothing = sample_rng("trad drills", seed), Code({})
     words = sorted(word for name in WORLDS for word in world_of(told, name).vocabulary() or () if word.isalpha())
     for number in range(told.drills):
-        part = part_of(drill(words, rng), policy, nothing, aside=1.0, name=f"drill-{number}", thoughts=False)
+        part = make_part(drill(words, rng), policy, nothing, aside=1.0, name=f"drill-{number}", thoughts=False)
         if part is not None:
             yield part
 
@@ -117,7 +117,7 @@ def drawn_lessons(told: Protocol, policy: Policy, seed: int) -> Iterator[TokenSe
     for number in range(told.lessons):
         name, system = names[number % len(names)]
         rows = [one for episode in lessons(told, name, system, "train") for one in episode]
-        part = part_of(
+        part = make_part(
             rows[int(rng.integers(len(rows)))],
             policy,
             Code.drawn(name, "lesson", seed, number),

@@ -40,6 +40,7 @@ __all__ = [
     "Coded",
     "Lesson",
     "Protocol",
+    "Teacher",
     "agent_config",
     "drill",
     "lessons",
@@ -246,14 +247,14 @@ class Lesson:
     answer: str
 
 
-class _Teacher:
+class Teacher:
     """Plays as the expert does, and keeps what it was asked."""
 
     def __init__(self, plan: Sequence[Parsed]) -> None:
         self._plan, self._at, self._thought = plan, 0, False
         self.lessons: list[Lesson] = []
 
-    def begin(self, seed: int) -> _Teacher:
+    def begin(self, seed: int) -> Teacher:
         return self
 
     def write(self, request: WriteRequest) -> Writing:
@@ -293,7 +294,7 @@ def lessons(told: Protocol, name: str, system: str, split: str) -> tuple[tuple[L
     world, memory, config = world_of(told, name), memory_of(told, name), agent_config(told, name, system)
     found = []
     for task in panel(told, name, split):
-        teacher = _Teacher(list(world.explain(task)))  # type: ignore[attr-defined]
+        teacher = Teacher(list(world.explain(task)))  # type: ignore[attr-defined]
         agent = build_agent(teacher, config, memory=None if system == UNSHOWN else memory)
         for _ in collect({name: world}, [Start(task)], agent, engine=None):
             found.append(tuple(teacher.lessons))
