@@ -32,6 +32,7 @@ from evolvent.worlds.web_replay.world import WebReplayWorld
 __all__ = [
     "CODE_WORDS",
     "COMMAND",
+    "COMMANDS",
     "SYSTEMS",
     "TOKEN",
     "UNSHOWN",

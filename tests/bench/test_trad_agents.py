@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.study import write_cell
 from benchmarks.trad_agents import __main__ as trad_agents
-from benchmarks.trad_agents.cell import acts, part_of, told_share, untrained
+from benchmarks.trad_agents.cell import acts, make_part, told_share, untrained
 from benchmarks.trad_agents.lessons import (
     CODE_WORDS,
     SYSTEMS,
@@ -131,12 +131,12 @@ def test_what_prompts_tell():
 def test_what_is_learned_of_a_lesson():
     policy = untrained(SMALL, 0)
     one = Lesson("go go\n> think: take 1\n> act: go to 2\ngo\n> act:", "take 3")
-    part = part_of(one, policy, CODE, aside=0.25, name="x")
+    part = make_part(one, policy, CODE, aside=0.25, name="x")
     words = [*TOKEN.findall(CODE.hide(one.prompt))]
     assert part.weight[2 : 2 + len(words)].tolist() == [0] * 5 + [0.25] * 2 + [0] * 3 + [0.25] * 3 + [0] * 4
     assert part.weight[2 + len(words) :].tolist() == [0, 1, 1, 1]
     assert policy.dialect.text(part.ids[-3:].tolist()) == "muq 3"
-    assert part_of(Lesson("go " * 2000, "go"), policy, CODE, aside=0.25, name="x") is None
+    assert make_part(Lesson("go " * 2000, "go"), policy, CODE, aside=0.25, name="x") is None
 
 
 def test_figures_hold_whole_seeds(tmp_path):
