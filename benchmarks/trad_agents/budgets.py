@@ -21,6 +21,7 @@ succeeds at most. What was tried before stands in `pilot.md` of `benchmarks.trad
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -66,7 +67,8 @@ from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Task, canonical_json, sample_rng, sample_seed
-from evolvent.worlds.backoffice.world import Backoffice
+from evolvent.worlds.backoffice.applications import APPLICATIONS
+from evolvent.worlds.backoffice.world import Backoffice, thought_texts
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes
 
@@ -74,6 +76,7 @@ __all__ = ["BUDGETS", "QUICK_BUDGETS", "BudgetsPlan", "list_lessons", "play_budg
 
 WORLD = "backoffice"
 SHOWING = ("trad", "synapse", "rap", "react")
+_WORD = re.compile(r"\w+")
 _OPENING = 2  # tokens that open a prompt
 _SLOTS = 16
 _COMPARING = {"largest", "smallest", "both", "of"}  # kinds of tasks in which the reader would have to compare numbers
@@ -225,6 +228,30 @@ def _list_taught(plan: BudgetsPlan) -> tuple[tuple[str, Lesson], ...]:
 # ------------------------------------------------------------------ the reader
 
 
+@cache
+def _list_entities() -> tuple[tuple[str, ...], ...]:
+    """Lists the words that are given others in lessons, by class: values, fields, and numbers of two digits."""
+    kept = {*COMMANDS[WORLD], *(word for text in (*thought_texts(), *PROMPT_VOCABULARY) for word in words_of(text))}
+    fields = [field for application in APPLICATIONS.values() for field in application.fields]
+    values = {choice for field in fields for choice in field.choices} - kept
+    names = {field.name for field in fields if not field.link} - kept - values - {"number", "name"}
+    return tuple(sorted(values)), tuple(sorted(names)), tuple(map(str, range(10, 100)))
+
+
+def rename_entities(lesson: Lesson, rng: np.random.Generator) -> Lesson:
+    """Gives every value, field and number of a lesson the place of another, so that none is learned by heart."""
+    renamed = {
+        word: other
+        for words in _list_entities()
+        for word, other in zip(words, rng.permutation(words).tolist(), strict=True)
+    }
+
+    def rename(text: str) -> str:
+        return _WORD.sub(lambda found: renamed.get(found[0], found[0]), text)
+
+    return Lesson(rename(lesson.prompt), rename(lesson.answer))
+
+
 def _make_untrained(plan: BudgetsPlan, seed: int) -> Policy:
     known = {*CODE_WORDS, *(_world(plan).vocabulary() or ()), ";"}
     known |= {word for text in PROMPT_VOCABULARY for word in words_of(text)}
@@ -263,13 +290,13 @@ def _draw_drills(plan: BudgetsPlan, policy: Policy, seed: int) -> list[TokenSequ
 
 
 def _draw_lessons(plan: BudgetsPlan, policy: Policy, seed: int) -> list[TokenSequence]:
-    """Draws prompts of all systems, each in a code of its own, all once before any comes again."""
+    """Draws prompts of all systems, each in a code and with names of its own, all once before any comes again."""
     taught, rng = _list_taught(plan), sample_rng("trad budgets lessons", seed)
     rounds = -(-plan.lessons // len(taught))
     order = np.concatenate([rng.permutation(len(taught)) for _ in range(rounds)])[: plan.lessons]
     parts = (
         make_part(
-            taught[index][1],
+            rename_entities(taught[index][1], rng),
             policy,
             Code.drawn(WORLD, "lesson", seed, number),
             aside=plan.aside,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from benchmarks.study import write_cell
@@ -14,6 +15,7 @@ from benchmarks.trad_agents.budgets import (
     SHOWING,
     list_lessons,
     list_tasks,
+    rename_entities,
     report_budgets,
     run_budgets,
 )
@@ -49,6 +51,33 @@ def test_steps_with_a_similar_thought_show_more_commands_than_whole_demonstratio
 
     assert share("trad", 600) > share("synapse", 600) + 0.2
     assert share(UNSHOWN, 600) == 0
+
+
+def test_lessons_get_other_names_one_for_one():
+    """What may be copied is renamed alike everywhere; commands, tables, marks and pages stay."""
+    (task, *_), changed = list_tasks(PLAN, "test"), 0
+    for lesson in list_lessons(PLAN, "trad", task, 900):
+        renamed = rename_entities(lesson, np.random.default_rng(0))
+        words, others = (TOKEN.findall(f"{one.prompt} {one.answer}") for one in (lesson, renamed))
+        pairs = set(zip(words, others, strict=True))
+        assert len(pairs) == len({word for word, _ in pairs}) == len({other for _, other in pairs})
+        moved = {word for word, other in pairs if word != other}
+        assert not moved & {
+            "open",
+            "find",
+            "show",
+            "set",
+            "orders",
+            "staff",
+            "page",
+            "1",
+            "2",
+            "act",
+            "Step",
+            "customer",
+        }
+        changed += len(moved)
+    assert changed > 50
 
 
 def test_played_kinds_are_not_among_the_remembered():
