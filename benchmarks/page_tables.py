@@ -537,6 +537,20 @@ BENCHES = (
         "Of the last line every system has 0: nothing there ranks them ([TRAD](papers/trad.md)).",
     ),
     Bench(
+        "Retrieved steps by the size of prompts, under gates",
+        "trad_agents --study budgets",
+        "trad_budgets.json",
+        (
+            _x("actions right where the prompt shows the command, TRAD at 600 tokens", "followed.trad.600", 0.9),
+            _x("actions whose command the prompt shows, 600 tokens: TRAD", "told.trad.600"),
+            _x("Synapse, whole demonstrations", "told.synapse.600"),
+            _x("episodes solved, 600 tokens: TRAD", "success.trad.600"),
+            _x("TRAD minus Synapse, 600 tokens", "trad_minus_synapse_ci", 0),
+            _x("the same, 900 tokens", "trad_minus.synapse.900"),
+        ),
+        "A small reader of demonstrations, hidden commands, 24 tasks of new kinds ([TRAD](papers/trad.md)).",
+    ),
+    Bench(
         "Searching countdown",
         "search_quality",
         "search_quality.json",

@@ -28,6 +28,7 @@ from benchmarks.sequence import __main__ as sequence
 from benchmarks.stopping import __main__ as stopping
 from benchmarks.study import read_rows
 from benchmarks.trad_agents import __main__ as trad_agents
+from benchmarks.trad_agents.budgets import BUDGETS
 from benchmarks.tuning import __main__ as tuning
 from evolvent.trajectory import canonical_json
 
@@ -53,6 +54,7 @@ def digests(folder: str, pattern: str = "cell-*") -> set[str]:
         ("r3", r3.PROTOCOL),
         ("sequence", sequence.Protocol()),
         ("trad", trad_agents.PROTOCOL),
+        ("trad_budgets", BUDGETS),
     ],
 )
 def test_of_one_protocol(folder, protocol):
