@@ -96,7 +96,7 @@ class BudgetsPlan:
         shown: tasks with a remembered demonstration; taught: tasks whose prompts are learned, the shown ones among
             them; test: tasks that are played. shown_steps, test_steps: fewest and most steps of them for the expert.
         budgets: most tokens of a prompt. shots: demonstrations that are looked for.
-        horizon: no episode is longer. tokens: longest thought and action.
+        horizon: no episode is longer. tokens: longest thought and action, equal since ReAct writes both as lines of one kind.
         size, rope_theta: of the reader. drills: texts of random words before the lessons. lessons: prompts that are
             learned. aside: weight of what demonstrations and the history wrote, beside 1 of the answer.
     """
@@ -109,7 +109,7 @@ class BudgetsPlan:
     budgets: tuple[int, ...] = (600, 900)
     shots: int = 8
     horizon: int = 12
-    tokens: tuple[int, int] = (40, 12)
+    tokens: tuple[int, int] = (40, 40)
     size: str = "xs"
     rope_theta: float = 1_000_000.0
     drills: int = 1000
@@ -123,7 +123,7 @@ class BudgetsPlan:
     @property
     def digest(self) -> str:
         """Returns 16 hex digits of the plan: cells of another plan are not read."""
-        return f"{sample_seed(canonical_json({**asdict(self), 'edition': 1}), *CODE_WORDS):016x}"
+        return f"{sample_seed(canonical_json({**asdict(self), 'edition': 2}), *CODE_WORDS):016x}"
 
     def configure(self, system: str) -> TradConfig:
         """Returns the settings of a system: the published ones but for those that the plan makes equal."""
