@@ -96,7 +96,8 @@ class BudgetsPlan:
         shown: tasks with a remembered demonstration; taught: tasks whose prompts are learned, the shown ones among
             them; test: tasks that are played. shown_steps, test_steps: fewest and most steps of them for the expert.
         budgets: most tokens of a prompt. shots: demonstrations that are looked for.
-        horizon: no episode is longer. tokens: longest thought and action, equal since ReAct writes both as lines of one kind.
+        horizon: no episode is longer. tokens: longest thought and action; equal, since ReAct writes both as lines of one
+            kind.
         size, rope_theta: of the reader. drills: texts of random words before the lessons. lessons: prompts that are
             learned. aside: weight of what demonstrations and the history wrote, beside 1 of the answer.
     """
