@@ -96,8 +96,8 @@ class BudgetsPlan:
         shown: tasks with a remembered demonstration; taught: tasks whose prompts are learned, the shown ones among
             them; test: tasks that are played. shown_steps, test_steps: fewest and most steps of them for the expert.
         budgets: most tokens of a prompt. shots: demonstrations that are looked for.
-        horizon: no episode is longer. tokens: longest thought and action; equal, since ReAct writes both as lines of one
-            kind.
+        horizon: no episode is longer. tokens: longest thought and action; equal, since ReAct writes both
+            as lines.
         size, rope_theta: of the reader. drills: texts of random words before the lessons. lessons: prompts that are
             learned. aside: weight of what demonstrations and the history wrote, beside 1 of the answer.
     """
@@ -119,7 +119,7 @@ class BudgetsPlan:
     lr: float = 3e-3
     batch_tokens: int = 2048
     development: int = 100
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
     @property
     def digest(self) -> str:
