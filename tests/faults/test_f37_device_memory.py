@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 
 def train(data: Path, folder: Path, *more: object) -> tuple[list[int | None], str]:
-    """In a process that may take 300 MB more than it has before it begins."""
+    """In a process that may take 400 MB more than it has before it begins."""
     words = [
         "train",
         "sft",
