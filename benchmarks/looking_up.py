@@ -54,7 +54,7 @@ def look_up(
             rows = slice(head * size, (head + 1) * size)
             first.v_proj.weight[rows] = torch.nn.functional.pad(read, (1, 0))
             first.o_proj.weight[:, rows] = carried * places[offset]
-        own = known[:, 1 + len(offsets) * size :]  # dimensions that nothing is carried into
+        own = known[:, 1 + len(offsets) * size :][:, :size]  # dimensions that nothing is carried into
         for head, (asks, answers) in enumerate(shifts[:heads]):
             slow = [head * size + half // 2 + at + side * half for side in (0, 1) for at in range(half // 2)]
             words = slice(head % 2 * half, (head % 2 + 1) * half)
