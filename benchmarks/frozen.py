@@ -16,7 +16,7 @@ from evolvent.files import write_atomic
 from evolvent.stats import paired_interval
 from evolvent.trajectory import sample_rng
 
-__all__ = ["describe_gate", "freeze_plan", "seed_interval", "summarize_curves"]
+__all__ = ["choose_seeds", "describe_gate", "freeze_plan", "seed_interval", "summarize_curves"]
 
 
 def freeze_plan(folder: Path, plan: Mapping[str, Any], digest: str) -> None:
@@ -35,6 +35,17 @@ def freeze_plan(folder: Path, plan: Mapping[str, Any], digest: str) -> None:
             expected=digest,
             hint="a study is frozen before it is played: give another --folder",
         )
+
+
+def choose_seeds(asked: Sequence[int] | None, planned: Sequence[int]) -> Sequence[int]:
+    """Returns the seeds that are asked for; all of the plan where none are.
+
+    Raises:
+        ConfigError: the plan does not have one of them.
+    """
+    if unplanned := [seed for seed in asked or () if seed not in planned]:
+        raise ConfigError("seeds that the plan does not have", value=unplanned, expected=list(planned))
+    return asked or planned
 
 
 def seed_interval(own: Mapping[int, float], other: Mapping[int, float] | None = None) -> list[float]:

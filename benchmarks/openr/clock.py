@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.frozen import describe_gate, freeze_plan, seed_interval
+from benchmarks.frozen import choose_seeds, describe_gate, freeze_plan, seed_interval
 from benchmarks.looking_back import look_back
 from benchmarks.reporting import about, write
 from benchmarks.search_heads import look_alike
@@ -421,10 +421,9 @@ def run_clock(folder: Path, *, seeds: Sequence[int] | None, quick: bool, play: b
         ConfigError: a seed that is not in the plan, another plan in the folder, or nothing to report.
     """
     plan = QUICK_CLOCK if quick else CLOCK
-    if unplanned := [seed for seed in seeds or () if seed not in plan.seeds]:
-        raise ConfigError("seeds that the plan does not have", value=unplanned, expected=list(plan.seeds))
+    chosen = choose_seeds(seeds, plan.seeds)
     if play:
-        play_clock(folder, plan, seeds or plan.seeds)
+        play_clock(folder, plan, chosen)
     figures = {**report_clock(folder, plan), "quick": quick}
     if play and not quick:
         write(summary_path(folder, "openr_clock"), figures)

@@ -174,9 +174,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run_budgets(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if options.quick else options.folder or RESULTS / "trad_budgets"
+        usual = RESULTS / ("trad_budgets_develop" if options.develop else "trad_budgets")
+        folder = Path(scratch) if options.quick else options.folder or usual
         try:
-            found = run_budgets(folder, seeds=options.seeds, quick=options.quick, play=not options.report)
+            found = run_budgets(
+                folder,
+                seeds=options.seeds,
+                quick=options.quick,
+                play=not options.report,
+                develop=options.develop,
+            )
         except ConfigError as error:
             raise SystemExit(f"error: {error}") from error
     finish(found, options)

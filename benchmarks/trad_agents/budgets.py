@@ -2,12 +2,14 @@
 
     python -m benchmarks.trad_agents --study budgets            plays what has no cell yet; resumes
     python -m benchmarks.trad_agents --study budgets --report   only prints what is there
+    python -m benchmarks.trad_agents --study budgets --develop  the development seed on dev tasks, in its own folder
 
 The world is the back office, with its commands hidden behind words without a meaning, others in every prompt that is
 learned and in play (`benchmarks.trad_agents.lessons`): what a command is called, only the demonstrations of a prompt
 tell. Thoughts end with the command's name in clear. Remembered are short tasks of kinds that training has; played are
 kinds that it has not, six to nine steps long for the expert. So no whole demonstration is of the same kind, but each
-step resembles some remembered one. Kinds in which numbers are to be compared are left out: the reader is small.
+step resembles some remembered one. Records are named by their key or by one value: kinds that compare numbers, or read
+twice to find a record, are left out, since the reader is small.
 
 The reader of a seed begins with heads that look up (`benchmarks.looking_up`) and learns the expert's answers to prompts
 of all systems in equal shares, at both sizes of prompts. Then every system plays the same tasks with the same weights
@@ -32,11 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.frozen import describe_gate, freeze_plan, seed_interval
+from benchmarks.frozen import choose_seeds, describe_gate, freeze_plan, seed_interval
 from benchmarks.looking_up import look_up
 from benchmarks.reporting import about, write
 from benchmarks.study import load_or_make_policy, play_once, read_cells, read_policy_note, study_run, summary_path
-from benchmarks.trad_agents.cell import acts, followed, is_told, make_part
+from benchmarks.trad_agents.cell import acts, followed, is_told, learn_stages, make_part
 from benchmarks.trad_agents.lessons import (
     CODE_WORDS,
     COMMANDS,
@@ -56,8 +58,6 @@ from evolvent.bench.plan import Gate
 from evolvent.bench.verdict import check_gate
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, ContextOverflow, ScoringError
-from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.memory.records import METADATA, THOUGHT, Key, make_demonstration
 from evolvent.memory.steps import StepMemory
@@ -79,7 +79,7 @@ SHOWING = ("trad", "synapse", "rap", "react")
 _WORD = re.compile(r"\w+")
 _OPENING = 2  # tokens that open a prompt
 _SLOTS = 16
-_COMPARING = {"largest", "smallest", "both", "of"}  # kinds of tasks in which the reader would have to compare numbers
+_HARDER_TO_FIND = {"largest", "smallest", "both", "of"}  # kinds that compare numbers, or read twice to find a record
 _FROM_COMMAND = (3, 4)  # tokens from the end of `; find > act :`, and from what follows it, back to the command's name
 
 GATES = (
@@ -153,10 +153,10 @@ def _world(plan: BudgetsPlan) -> Backoffice:
 
 @cache
 def list_tasks(plan: BudgetsPlan, split: str) -> tuple[Task, ...]:
-    """Lists the tasks of a split without comparisons that are as long as the plan says, and that the expert solves."""
+    """Lists the tasks of a split that the plan admits, by kind and length, and that the expert solves."""
     world = _world(plan)
     tier, (fewest, most) = ("seen", plan.shown_steps) if split == "train" else ("combo", plan.test_steps)
-    named = [task for task in world.tasks(split, tier) if not _COMPARING & set(task.kind.split())]
+    named = [task for task in world.tasks(split, tier) if not _HARDER_TO_FIND & set(task.kind.split())]
     fitting = [task for task in named if fewest <= len(world.expert(task) or ()) <= most]
     played = collect({WORLD: world}, [*map(Start, fitting)], Expert(), engine=None)
     solved = {trajectory.task.id for trajectory in played if trajectory.success}
@@ -310,25 +310,12 @@ def _draw_lessons(plan: BudgetsPlan, policy: Policy, seed: int) -> list[TokenSeq
 
 def train_reader(plan: BudgetsPlan, seed: int) -> tuple[Policy, dict[str, Any]]:
     """Trains the reader of a seed, and tells what its training came to."""
-    began, policy, tokens = time.process_time(), _make_untrained(plan, seed), 0
-    losses: list[float] = []
-    for name, draw, last in (("drills", _draw_drills, 0.5), ("lessons", _draw_lessons, 0.1)):
-        parts = draw(plan, policy, seed)
-        config = TrainConfig(
-            lr=plan.lr,
-            betas=(0.9, 0.95),
-            batch_tokens=plan.batch_tokens,
-            epochs=1,
-            warmup_steps=20,
-            final_lr_ratio=last,
-        )
-        learner = Learner(policy, weighted_nll, config, seed=sample_seed("trad order", name, seed) % 2**31)
-        losses = []
-        learner.fit(parts, on_update=lambda metrics, to=losses: to.append(float(metrics.loss)))  # type: ignore[misc]
-        policy, tokens = learner.policy.next_version(), tokens + sum(map(len, parts))
+    began, policy = time.process_time(), _make_untrained(plan, seed)
+    stages = [("drills", _draw_drills(plan, policy, seed), 0.5), ("lessons", _draw_lessons(plan, policy, seed), 0.1)]
+    policy, report = learn_stages(policy, stages, lr=plan.lr, batch_tokens=plan.batch_tokens, seed=seed)
     return policy, {
-        "tokens": tokens,
-        "loss": round(float(np.mean(losses[-20:])), 4),
+        "tokens": report["tokens_read"],
+        "loss": round(report["loss"], 4),
         "cpu_s": round(time.process_time() - began, 1),
     }
 
@@ -383,7 +370,7 @@ def play_system(
     prompts = [int((~each.sampled).sum()) for trajectory in played.values() for each in trajectory.generations]
     return {
         "success": [float(bool(played[task.id].success)) for task in tasks],
-        "prompt_tokens": round(fmean(prompts), 1) if prompts else None,
+        "prompt_tokens": round(fmean(prompts), 1) if prompts else 0.0,
         "generated": engine.usage.generated,
         "computed": engine.usage.computed,
         "cpu_s": round(time.process_time() - began, 1),
@@ -509,19 +496,23 @@ def show_budgets(figures: Mapping[str, Any]) -> None:
     print(f"gates passed: {figures['gate_passed']}; seeds {figures['seeds']}; {figures['cpu_hours']:.2f} CPU-hours")
 
 
-def run_budgets(folder: Path, *, seeds: Sequence[int] | None, quick: bool, play: bool) -> dict[str, Any]:
+def run_budgets(
+    folder: Path, *, seeds: Sequence[int] | None, quick: bool, play: bool, develop: bool = False
+) -> dict[str, Any]:
     """Plays what is missing where asked, keeps the summary, and returns the figures.
+
+    Args:
+        develop: the development seed alone, on dev tasks; no summary is kept.
 
     Raises:
         ConfigError: a seed that is not in the plan, another plan in the folder, or nothing to report.
     """
-    plan = QUICK_BUDGETS if quick else BUDGETS
-    if unplanned := [seed for seed in seeds or () if seed not in plan.seeds]:
-        raise ConfigError("seeds that the plan does not have", value=unplanned, expected=list(plan.seeds))
+    plan = QUICK_BUDGETS if quick else replace(BUDGETS, seeds=(BUDGETS.development,)) if develop else BUDGETS
+    chosen = choose_seeds(seeds, plan.seeds)
     if play:
-        play_budgets(folder, plan, seeds or plan.seeds)
+        play_budgets(folder, plan, chosen)
     figures = {**report_budgets(folder, plan), "quick": quick}
-    if play and not quick:
+    if play and not quick and not develop:
         write(summary_path(folder, "trad_budgets"), figures)
     show_budgets(figures)
     return figures

@@ -48,7 +48,7 @@ from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.trajectory import Start, sample_rng, sample_seed
 from evolvent.worlds.crafting import words_of
 
-__all__ = ["Cell", "acts", "followed", "is_told", "make_part", "play", "told_share", "trained"]
+__all__ = ["Cell", "acts", "followed", "is_told", "learn_stages", "make_part", "play", "told_share", "trained"]
 
 _LONGEST = 24  # tokens of an action
 _WRITTEN = re.compile(r"> (?:think|act): ?(.*)")
@@ -128,32 +128,42 @@ def drawn_lessons(told: Protocol, policy: Policy, seed: int) -> Iterator[TokenSe
             yield part
 
 
-def trained(told: Protocol, seed: int) -> tuple[Policy, dict[str, float]]:
-    """The model of a seed, which all systems share, and what its training came to."""
-    began, policy = time.process_time(), untrained(told, seed)
-    read, losses, updates = 0, list[float](), 0
-    drills, asked = [*drilled(told, policy, seed)], [*drawn_lessons(told, policy, seed)]
-    for name, parts, last in (("drills", drills, 0.5), ("lessons", asked, 0.1)):
+def learn_stages(
+    policy: Policy,
+    stages: Sequence[tuple[str, Sequence[TokenSequence], float]],
+    *,
+    lr: float,
+    batch_tokens: int,
+    seed: int,
+) -> tuple[Policy, dict[str, float]]:
+    """Trains a policy on one stage after the other, and tells what that came to.
+
+    Args:
+        stages: of each its name, what is learned, and the share of the rate that is left at its end.
+
+    Returns:
+        the policy; tokens_read and updates of all stages, and loss, the mean of the last 20 updates.
+    """
+    read, updates, losses = 0, 0, list[float]()
+    for name, parts, last in stages:
         config = TrainConfig(
-            lr=told.lr,
-            betas=(0.9, 0.95),
-            batch_tokens=told.batch_tokens,
-            epochs=1,
-            warmup_steps=20,
-            final_lr_ratio=last,
+            lr=lr, betas=(0.9, 0.95), batch_tokens=batch_tokens, epochs=1, warmup_steps=20, final_lr_ratio=last
         )
         learner = Learner(policy, weighted_nll, config, seed=sample_seed("trad order", name, seed) % 2**31)
         losses = []
         learner.fit(parts, on_update=lambda metrics, to=losses: to.append(float(metrics.loss)))  # type: ignore[misc]
         policy, read, updates = learner.policy.next_version(), read + sum(map(len, parts)), updates + learner.updates
-    return policy, {
-        "drills": len(drills),
-        "lessons": len(asked),
-        "tokens_read": read,
-        "updates": updates,
-        "loss": float(np.mean(losses[-20:])),
-        "cpu_train_s": round(time.process_time() - began, 1),
-    }
+    return policy, {"tokens_read": read, "updates": updates, "loss": float(np.mean(losses[-20:]))}
+
+
+def trained(told: Protocol, seed: int) -> tuple[Policy, dict[str, float]]:
+    """The model of a seed, which all systems share, and what its training came to."""
+    began, policy = time.process_time(), untrained(told, seed)
+    drills, asked = [*drilled(told, policy, seed)], [*drawn_lessons(told, policy, seed)]
+    stages = [("drills", drills, 0.5), ("lessons", asked, 0.1)]
+    policy, report = learn_stages(policy, stages, lr=told.lr, batch_tokens=told.batch_tokens, seed=seed)
+    counts = {"drills": len(drills), "lessons": len(asked)}
+    return policy, {**counts, **report, "cpu_train_s": round(time.process_time() - began, 1)}
 
 
 def play(told: Protocol, policy: Policy, cell: Cell) -> dict[str, Any]:
