@@ -245,7 +245,7 @@ def served(beginner: Path):
 
 def generated(server: Any) -> float:
     """How many requests of `/generate`, SGLang's route, a server has answered."""
-    text = httpx2.get(f"{server.url}/metrics", trust_env=False).text
+    text = httpx2.get(f"{server.url}/metrics", trust_env=False, timeout=60).text
     lines = [line for line in text.splitlines() if "http_requests_total{" in line and 'face="generate"' in line]
     return sum(float(line.split()[-1]) for line in lines)
 

@@ -50,7 +50,7 @@ def test_it_ends_in_good_order_with_its_workers(number):
         session = client.post("/v1/sessions", json={"world": "maze", "task": task["id"]}).json()["session"]
         with connect(server.url.replace("http", "ws") + "/v1/ws", proxy=None) as link:
             link.send(json.dumps({"request_id": 1, "op": "step", "session": session, "action": "move up"}))
-            assert json.loads(link.recv(timeout=20))["ok"]["step"] == 0
+            assert json.loads(link.recv(timeout=60))["ok"]["step"] == 0
             server.process.send_signal(number)
             assert server.process.wait(20) == 128 + number
         until(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers))

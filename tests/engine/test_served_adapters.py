@@ -180,7 +180,7 @@ def test_a_server_that_does_not_load_adapters_is_not_asked_again_and_again(serve
         started = time.monotonic()
         with pytest.raises(EndpointError, match=r"LoRA (is not enabled|rank 64 is greater)"):
             endpoint.load_adapter(FIRST, wait_s=60)
-        assert time.monotonic() - started < 5 and len(script.asked) == 1
+        assert time.monotonic() - started < 30 and len(script.asked) == 1
         with pytest.raises(EndpointError, match=r"LoRA|exist"):
             say(endpoint.using(FIRST))
 

@@ -53,7 +53,7 @@ def test_the_server_refuses_a_client_of_another_version():
     worlds = {"maze": MAZE}
     app = build_app(LocalHost(worlds), TaskIndex(worlds), access=Access(), dialects=[NativeDialect()])
     header = {"evolvent-protocol": "7"}
-    with serving(app, "on") as url, httpx2.Client(base_url=url, trust_env=False) as client:
+    with serving(app, "on") as url, httpx2.Client(base_url=url, trust_env=False, timeout=60) as client:
         for method, path, body in (("GET", "/v1", None), ("POST", "/v1/sessions", {"world": "maze", "task": TASK.id})):
             told = client.request(method, path, json=body, headers=header)
             assert told.status_code == 400 and told.json()["kind"] == "VersionMismatch"

@@ -158,12 +158,12 @@ def test_a_silent_websocket_is_closed_and_a_talking_one_is_not(worlds):
     with connect(worlds.socket_url, proxy=None) as talking, connect(worlds.socket_url, proxy=None) as silent:
         for number in range(10):
             talking.send(json.dumps({"request_id": number, "op": "ping"}))
-            assert json.loads(talking.recv(timeout=20))["request_id"] == number
+            assert json.loads(talking.recv(timeout=60))["request_id"] == number
             time.sleep(0.3)
         with pytest.raises(ConnectionClosed):
-            silent.recv(timeout=20)
+            silent.recv(timeout=60)
         talking.send(json.dumps({"request_id": "last", "op": "ping"}))
-        assert json.loads(talking.recv(timeout=20))["request_id"] == "last"
+        assert json.loads(talking.recv(timeout=60))["request_id"] == "last"
 
 
 def test_nothing_is_left_behind(worlds):

@@ -72,4 +72,4 @@ def _forked(words: list[str], env: dict[str, str]):
         finally:
             if found.process.is_alive():
                 os.kill(found.process.pid or 0, signal.SIGTERM)
-            server.wait(seconds=10)
+            server.wait(seconds=60)

@@ -131,7 +131,7 @@ def faces(*built, worlds=(), capacity=16, access=None, step_s=0.3):
         yield address, host
 
 
-def emptied(host, within_s=5.0):
+def emptied(host, within_s=60.0):
     """Whether all sessions of a host are given back, now or soon."""
     end = time.monotonic() + within_s
     while sum(host.status().sessions.values()) and time.monotonic() < end:

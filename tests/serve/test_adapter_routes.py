@@ -162,11 +162,11 @@ def test_the_routes_ask_for_the_token_and_are_there_with_a_root_alone(root, poli
     with policy_server(policy, reload=root, access=build_access("127.0.0.1", token=TOKEN)) as server:
         address = server.url.removesuffix("/v1")
         for path in ("/v1/load_lora_adapter", "/load_lora_adapter", "/v1/unload_lora_adapter"):
-            assert httpx2.post(f"{address}{path}", json=row, trust_env=False).status_code == 401
+            assert httpx2.post(f"{address}{path}", json=row, trust_env=False, timeout=60).status_code == 401
         assert server.face._adapters.names == []
     with policy_server(policy) as server:
         path = f"{server.url}/load_lora_adapter"
-        assert httpx2.post(path, json=row, trust_env=False).status_code == 404
+        assert httpx2.post(path, json=row, trust_env=False, timeout=60).status_code == 404
 
 
 def test_other_weights_of_the_base_end_its_adapters(root, policy, adapters, served, http):

@@ -27,7 +27,7 @@ def server():
 
 @pytest.fixture
 def http():
-    with httpx2.Client(trust_env=False) as client:
+    with httpx2.Client(trust_env=False, timeout=60) as client:
         yield client
 
 

@@ -60,7 +60,7 @@ def test_64_clients_hammer_and_nobody_hears_another(blocking):
 def test_a_full_server_says_so_and_never_hands_out_anothers_session(dialect):
     with serving({"echo": Echo()}, {"echo": ("echo", dialect)}, capacity=8) as server:
         base, key = server.mount("echo"), get_dialect(dialect).session_key
-        with httpx2.Client(trust_env=False) as http:
+        with httpx2.Client(trust_env=False, timeout=60) as http:
             made = [post(http, base, "create", id=0).json() for _ in range(8)]
             numbers = {one[key] if isinstance(one, dict) else one for one in made}
             assert len(numbers) == 8
@@ -73,10 +73,10 @@ def test_a_full_server_says_so_and_never_hands_out_anothers_session(dialect):
 
 
 def test_idle_sessions_are_given_back():
-    with serving({"echo": Echo()}, TEXTCRAFT, idle_s=0.3) as server, httpx2.Client(trust_env=False) as http:
+    with serving({"echo": Echo()}, TEXTCRAFT, idle_s=2) as server, httpx2.Client(trust_env=False, timeout=60) as http:
         base = server.mount("echo")
         kept, left = (post(http, base, "create").json()["id"] for _ in range(2))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while server.host.status().sessions["echo"] > 1 and time.monotonic() < deadline:
             assert http.get(f"{base}/observation?id={kept}").status_code == 200  # looking renews the lease
             time.sleep(0.05)
@@ -87,7 +87,10 @@ def test_idle_sessions_are_given_back():
 
 def test_a_token_is_asked_for_and_goes_as_a_password_too():
     access = Access(token="0123456789abcdef")
-    with serving({"echo": Echo()}, TEXTCRAFT, access=access) as server, httpx2.Client(trust_env=False) as http:
+    with (
+        serving({"echo": Echo()}, TEXTCRAFT, access=access) as server,
+        httpx2.Client(trust_env=False, timeout=60) as http,
+    ):
         base = server.mount("echo")
         assert post(http, base, "create").status_code == 403
         login = base.replace("http://", "http://any:0123456789abcdef@")  # all that a released client can be given
@@ -151,7 +154,10 @@ def test_what_a_world_did_not_score_is_an_error_and_not_0():
             env.step = lambda action: (step(action)[0], None, False, False, {})
             return env
 
-    with serving({"echo": Unscored()}, {"echo": ("echo", "sqlgym")}) as server, httpx2.Client(trust_env=False) as http:
+    with (
+        serving({"echo": Unscored()}, {"echo": ("echo", "sqlgym")}) as server,
+        httpx2.Client(trust_env=False, timeout=60) as http,
+    ):
         base = server.mount("echo")
         number = post(http, base, "create").json()
         post(http, base, "reset", env_idx=number, item_id=0)
@@ -163,7 +169,7 @@ def test_what_a_world_did_not_score_is_an_error_and_not_0():
 
 
 def test_a_reset_that_fails_leaves_the_session_open():
-    with serving({"echo": Echo()}, TEXTCRAFT) as server, httpx2.Client(trust_env=False) as http:
+    with serving({"echo": Echo()}, TEXTCRAFT) as server, httpx2.Client(trust_env=False, timeout=60) as http:
         base = server.mount("echo")
         number = post(http, base, "create").json()["id"]
         assert post(http, base, "reset", id=number, data_idx=-1).status_code == 404

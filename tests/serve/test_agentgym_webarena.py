@@ -67,7 +67,7 @@ def server():
 
 @pytest.fixture
 def client(server):
-    with httpx2.Client(trust_env=False) as http:
+    with httpx2.Client(trust_env=False, timeout=60) as http:
         yield Client(http, server.mount("webarena"))
 
 
@@ -106,7 +106,7 @@ def test_the_metadata_hold_the_nodes_in_view(client):
 
 
 def test_two_clients_do_not_meet(server, client):
-    with httpx2.Client(trust_env=False) as http:
+    with httpx2.Client(trust_env=False, timeout=60) as http:
         other = Client(http, server.mount("site"))
         first, second = client.reset(0)["observation"], other.reset(1)["observation"]
         assert client.env_id != other.env_id and first != second

@@ -72,7 +72,7 @@ def server():
 
 @pytest.fixture
 def client(server):
-    with httpx2.Client(trust_env=False) as http:
+    with httpx2.Client(trust_env=False, timeout=60) as http:
         yield Client(http, server.mount("webshop"))
 
 
@@ -119,7 +119,7 @@ def test_what_can_be_clicked_is_told_in_lower_case(client):
 
 
 def test_two_clients_do_not_meet(server, client):
-    with httpx2.Client(trust_env=False) as http:
+    with httpx2.Client(trust_env=False, timeout=60) as http:
         other = Client(http, server.mount("shop"))
         first, second = client.reset(0)[0], other.reset(1)[0]
         assert client.env_id != other.env_id and first != second

@@ -74,9 +74,11 @@ def test_openenv_tells_of_a_few_wrong_keys_only():
     with faces(OpenEnvDialect()) as (address, _):
         url = f"http://{address}/openenv/count"
         for body in ({"action": {"message": "up", **MANY}}, {"action": {"type": "call_tool", **MANY}}, MANY):
-            answer = httpx2.post(f"{url}/step", json=body, trust_env=False)
+            answer = httpx2.post(f"{url}/step", json=body, trust_env=False, timeout=60)
             assert answer.status_code == 422 and len(answer.content) < 8000
-        few = httpx2.post(f"{url}/step", json={"action": {"message": "up", "a": 1, "b": 2}}, trust_env=False)
+        few = httpx2.post(
+            f"{url}/step", json={"action": {"message": "up", "a": 1, "b": 2}}, trust_env=False, timeout=60
+        )
         assert [row["loc"] for row in few.json()["detail"]] == [["a"], ["b"]]
 
 

@@ -150,15 +150,16 @@ def test_there_is_no_stream_and_no_other_session(served, raw):
         json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
         headers={**ACCEPT, "mcp-session-id": "f" * 32},
         trust_env=False,
+        timeout=60,
     )
     assert foreign.status_code == 404
     none = httpx2.post(
-        raw.url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=ACCEPT, trust_env=False
+        raw.url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=ACCEPT, trust_env=False, timeout=60
     )
     assert none.status_code == 400
     for body in (b"{", b"[]", b"\xff"):
-        assert httpx2.post(raw.url, content=body, headers=ACCEPT, trust_env=False).status_code == 400
-    assert httpx2.post(f"http://{served[0]}/mcp/nothing", json={}, trust_env=False).status_code == 404
+        assert httpx2.post(raw.url, content=body, headers=ACCEPT, trust_env=False, timeout=60).status_code == 400
+    assert httpx2.post(f"http://{served[0]}/mcp/nothing", json={}, trust_env=False, timeout=60).status_code == 404
 
 
 def test_a_text_world_has_one_tool(served):

@@ -199,7 +199,9 @@ def test_the_policy_server_counts_tokens_and_errors():
     policy = ev.tiny_policy(["go", "left"], context=64, seed=1)
     with policy_server(policy, access=build_access("127.0.0.1", token=TOKEN)) as served:
         headers = {"authorization": f"Bearer {TOKEN}"}
-        with httpx2.Client(base_url=served.url.removesuffix("/v1"), trust_env=False, headers=headers) as client:
+        with httpx2.Client(
+            base_url=served.url.removesuffix("/v1"), trust_env=False, timeout=60, headers=headers
+        ) as client:
             body = {"model": NAME, "messages": [{"role": "user", "content": "go left"}], "max_tokens": 5}
             written = client.post("/v1/chat/completions", json=body).json()["usage"]["completion_tokens"]
             assert client.post("/v1/chat/completions", json=body | {"model": "other"}).status_code == 404
@@ -209,5 +211,5 @@ def test_the_policy_server_counts_tokens_and_errors():
         assert value(found, "evolvent_requests_open") == value(found, "evolvent_engine_queue") == 0
         assert value(found, "evolvent_errors_total", kind="NotFound") == 1
         assert value(found, "evolvent_http_request_seconds_count", face="v1") == 2
-        with httpx2.Client(base_url=served.url.removesuffix("/v1"), trust_env=False) as stranger:
+        with httpx2.Client(base_url=served.url.removesuffix("/v1"), trust_env=False, timeout=60) as stranger:
             assert stranger.get("/metrics").status_code == 401

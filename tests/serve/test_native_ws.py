@@ -29,7 +29,7 @@ class Socket:
         self.link.send(json.dumps(request))
 
     def receive(self):
-        return json.loads(self.link.recv(timeout=20))
+        return json.loads(self.link.recv(timeout=60))
 
     def ask(self, **request):
         self.send(request_id=1, **request)

@@ -391,7 +391,7 @@ def slow(policy):
 
 
 def idle(running, engine):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end and (running.generator.open or engine.pending()):
         time.sleep(0.01)
     return running.generator.open == 0 and engine.pending() == 0

@@ -30,13 +30,13 @@ def socket(address, world="count", path="ws", **settings):
 
         def ask(message):
             opened.send(message if isinstance(message, (str, bytes)) else json.dumps(message))
-            return json.loads(opened.recv(timeout=10))
+            return json.loads(opened.recv(timeout=60))
 
         yield ask
 
 
 def http(served, method, path, body=None, *, world="count"):
-    return httpx2.request(method, f"http://{served[0]}/openenv/{world}{path}", json=body, trust_env=False)
+    return httpx2.request(method, f"http://{served[0]}/openenv/{world}{path}", json=body, trust_env=False, timeout=60)
 
 
 def rpc(method, id=1, **params):
@@ -148,13 +148,13 @@ def test_capacity_is_told_and_the_socket_closed():
         with socket(address) as held:
             held({"type": "reset", "data": {}})
             with connect(f"ws://{address}/openenv/count/ws", proxy=None) as full:
-                told = json.loads(full.recv(timeout=10))
+                told = json.loads(full.recv(timeout=60))
                 assert told["type"] == "error"
                 data = told["data"]
                 assert (data["code"], data["active_sessions"], data["max_sessions"]) == ("CAPACITY_REACHED", 1, 1)
                 assert list(full) == [], "the server has closed"
             with connect(f"ws://{address}/openenv/till/mcp", proxy=None) as full:
-                error = json.loads(full.recv(timeout=10))["error"]
+                error = json.loads(full.recv(timeout=60))["error"]
                 assert (error["code"], error["data"]["max_sessions"]) == (-32000, 1)
             refused = http((address, host), "POST", "/reset", {})
             assert (refused.status_code, refused.headers["retry-after"].isdigit()) == (503, True)
@@ -210,7 +210,7 @@ def test_pages(served):
 def test_http_has_a_new_environment_for_every_request(served):
     first = http(served, "POST", "/reset", {"seed": 0})
     assert first.json() == http(served, "POST", "/reset", {"seed": 0}).json()
-    empty = httpx2.post(f"http://{served[0]}/openenv/count/reset", trust_env=False)
+    empty = httpx2.post(f"http://{served[0]}/openenv/count/reset", trust_env=False, timeout=60)
     assert empty.status_code == 200 and empty.json()["reward"] is None
     body = {"action": {"message": "up"}, "timeout_s": 3.0, "request_id": "r"}
     step = http(served, "POST", "/step", {**body, "index": 3})
@@ -242,8 +242,8 @@ def test_bodies_that_are_no_json(served):
     url = f"http://{served[0]}/openenv/count"
     for path in ("/reset", "/step"):
         for content in (b"{", b"\xff", b'{"seed": NaN}'):
-            assert httpx2.post(url + path, content=content, trust_env=False).status_code == 422
-    parse = httpx2.post(url + "/mcp", content=b"{", trust_env=False)
+            assert httpx2.post(url + path, content=content, trust_env=False, timeout=60).status_code == 422
+    parse = httpx2.post(url + "/mcp", content=b"{", trust_env=False, timeout=60)
     assert (parse.status_code, parse.json()["error"]["code"]) == (200, -32700)
 
 
@@ -347,9 +347,9 @@ def test_the_guard_stands_before_all_of_it():
     token = "a-token-of-the-test"
     with faces(OpenEnvDialect(), access=Access(token)) as (address, _):
         url = f"http://{address}/openenv/count/health"
-        assert httpx2.get(url, trust_env=False).status_code == 403
+        assert httpx2.get(url, trust_env=False, timeout=60).status_code == 403
         bearer = {"authorization": f"Bearer {token}"}
-        assert httpx2.get(url, headers=bearer, trust_env=False).status_code == 200
+        assert httpx2.get(url, headers=bearer, trust_env=False, timeout=60).status_code == 200
         with pytest.raises(Exception, match="403"):
             connect(f"ws://{address}/openenv/count/ws", proxy=None)
         with socket(address, additional_headers=bearer) as ask:

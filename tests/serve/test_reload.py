@@ -191,5 +191,7 @@ def test_the_route_of_the_command(root, policy):
 def test_without_a_root_there_is_no_route(root, policy):
     policy.save(root.parent / "first")
     with command("--policy", root.parent / "first", OMP_NUM_THREADS="1") as server:
-        answer = httpx2.post(f"{server.url}/update_weights_from_disk", json={"model_path": "later"}, trust_env=False)
+        answer = httpx2.post(
+            f"{server.url}/update_weights_from_disk", json={"model_path": "later"}, trust_env=False, timeout=60
+        )
     assert answer.status_code == 404

@@ -50,7 +50,7 @@ def test_an_expert_that_does_not_explain_itself_has_no_thoughts():
     task = world.tasks("train", "seen")[0]
     with serving({world.name: world}) as served, RemoteWorld(served.url) as remote:
         assert remote.explain(task) is None and list(remote.expert(task)) == list(world.expert(task))
-        with httpx2.Client(base_url=served.url, trust_env=False) as client:
+        with httpx2.Client(base_url=served.url, trust_env=False, timeout=60) as client:
             told = client.get(f"/v1/worlds/lookup/tasks/{task.id}/expert").json()
     assert told == {"actions": list(world.expert(task))}
 

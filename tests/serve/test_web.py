@@ -27,7 +27,7 @@ async def told(scope, receive, send):
 def ask(access, *, method="GET", headers=None, content=None):
     async def once():
         transport = httpx2.ASGITransport(app=guard_app(told, access))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", timeout=60) as client:
             return await client.request(method, "/", headers=headers, content=content)
 
     return asyncio.run(once())

@@ -69,7 +69,7 @@ class Server:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._words, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not self._answers() and time.monotonic() < until:
             time.sleep(0.05)
 

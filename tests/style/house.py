@@ -19,7 +19,10 @@ class Module:
     name: str  # dotted, from "evolvent"
     path: Path
     text: str
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.path))
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
@@ -51,7 +54,7 @@ def read(path: Path) -> Module:
     if parts[-1] == "__init__":
         parts.pop()
     text = path.read_text(encoding="utf-8")
-    return Module(".".join(parts), path, text, ast.parse(text, str(path)))
+    return Module(".".join(parts), path, text)
 
 
 def programs(folder: str) -> tuple[Module, ...]:

@@ -232,7 +232,7 @@ def test_without_the_script_lists_have_pages(tab, runs):
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         tab.call("Page.navigate", url=f"{runs.url}/run/{runs.key('stored')}/trajectories")
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while "later" not in (text := visible(tab)) and time.monotonic() < end:
             time.sleep(0.05)
         assert "1 to 100" in text and "later" in text and "Search" in text

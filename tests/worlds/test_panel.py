@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections import Counter
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -26,13 +28,14 @@ from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.kitchen.world import Kitchen
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.maze import Maze
-from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, choose_split, deal, digest
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes, check_names, choose_split, deal, digest
 from evolvent.worlds.preference.world import Preference
 from evolvent.worlds.reasoning.arithmetic import Arithmetic
 from evolvent.worlds.reasoning.entailment import Entailment
 from evolvent.worlds.reasoning.problems import Problems
 from evolvent.worlds.reasoning.reading import Reading
 from evolvent.worlds.reasoning.rules import Rules
+from evolvent.worlds.recipes import workshop_book
 from evolvent.worlds.science.world import Science
 from evolvent.worlds.searchqa.world import SearchQA
 from evolvent.worlds.shop.world import Shop
@@ -221,6 +224,59 @@ def test_panels_are_dealt_when_asked_for_and_once() -> None:
     assert drawn == ["longer"]
     with pytest.raises(ConfigError):
         panels.tasks("dev", "evo")
+
+
+class Numbers(DealtOnce):
+    """Three tasks whose numbers begin at an argument; `drawn` counts the draws of all instances."""
+
+    drawn: ClassVar[list[object]] = []
+
+    def __init__(self, first: object = 0, *, sizes: Sizes | None = None) -> None:
+        self.first = first
+        self._panels = Panels(
+            "numbers", "1", ("seen",), sizes=sizes or Sizes(3, 0, 0), draw=self._draw, recipe=self.recipe
+        )
+
+    def _draw(self, tier: str) -> list[Candidate]:
+        self.drawn.append(self.first)
+        return [Candidate({"n": f"{self.first} {n}"}, "kind", tier, f"{self.first} {n}") for n in range(20)]
+
+    def tasks(self) -> list[object]:
+        return [task.spec["n"] for task in self._panels.tasks("train", "seen")]
+
+
+class OtherNumbers(Numbers):
+    pass
+
+
+def test_worlds_with_equal_arguments_are_dealt_once() -> None:
+    Numbers.drawn.clear()
+    assert Numbers(7).tasks() == Numbers(7).tasks() == Numbers(first=7).tasks()
+    assert Numbers.drawn == [7, 7], "the name of an argument makes another recipe, which costs time alone"
+    assert copy.copy(Numbers(7)).tasks() == Numbers(7).tasks() and len(Numbers.drawn) == 2
+
+
+def test_worlds_that_differ_have_their_own_panels() -> None:
+    """Equal numbers of other types are other arguments, and so is another class."""
+    Numbers.drawn.clear()
+    for first in (1, 1.0, "1", True, None, (1,)):
+        assert all(str(n).startswith(f"{first} ") for n in Numbers(first).tasks())
+    assert len(Numbers(1, sizes=Sizes(2, 0, 0)).tasks()) == 2
+    OtherNumbers(1).tasks()
+    assert [repr(first) for first in Numbers.drawn] == ["1", "1.0", "'1'", "True", "None", "(1,)", "1", "1"]
+
+
+def test_panels_of_other_arguments_are_not_shared() -> None:
+    """A list may change, and two functions may have one name."""
+    Numbers.drawn.clear()
+    for first in ([1], [1], ([1],), ([1],)):
+        Numbers(first).tasks()
+    assert Numbers([1]).recipe is None and Numbers.drawn == [[1], [1], ([1],), ([1],)]
+
+
+def test_worlds_of_files_are_not_dealt_once() -> None:
+    """Their files may change between two worlds of one process."""
+    assert not issubclass(Wordle, DealtOnce) and Crafting(workshop_book()).recipe is None
 
 
 @pytest.fixture(scope="module", params=list(WORLDS))

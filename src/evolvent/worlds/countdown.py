@@ -40,7 +40,7 @@ from evolvent.worlds.numbers import (
     solution_shapes,
     solve_probability,
 )
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 
 __all__ = ["UNDEMONSTRATED", "Countdown", "CountdownEnv", "tier_of_shape"]
 
@@ -166,7 +166,7 @@ class CountdownEnv(StateEnv[State]):
         return move.left, (next_view.text, reward, over, False, {"admissible": next_view.admissible})
 
 
-class Countdown:
+class Countdown(DealtOnce):
     """The world of countdown tasks.
 
     `Countdown(numbers=4, target=24, low=1, high=13)` is Game24. Where the numbers and a fixed target allow few tasks,
@@ -225,7 +225,9 @@ class Countdown:
         )
         self._streams: dict[int, Iterator[_SolvedTask]] = {}
         self._known: dict[str, tuple[State, int]] = {}
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         """Draws the tasks of a tier, alternating between counts of numbers."""

@@ -17,7 +17,7 @@ from typing import Literal
 from evolvent.errors import ConfigError, Problem, VersionMismatch
 from evolvent.trajectory import Json, Score, Task, Value, canonical_json, sample_seed
 from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, score_if_won
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.recipes import Book, Recipe, canonical_key, read_folder, read_recipe, workshop_book
 from evolvent.worlds.shapes import LEVELS, NAMES, Level, draw_tasks, kinds_of
 
@@ -165,7 +165,7 @@ def _render_inventory(inventory: Mapping[str, int]) -> str:
     return "Inventory: " + (", ".join(f"{count} {item}" for item, count in inventory.items()) or "nothing")
 
 
-class Crafting:
+class Crafting(DealtOnce):
     """The crafting world.
 
     Args:
@@ -218,7 +218,7 @@ class Crafting:
         draw, tiers = self._draw_fresh() if self.book is None else _draw_from_book(self.name, self.book)
         self.tiers = tuple(tier for tier in TIERS if tier in tiers)
         sizes = sizes or Sizes()
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes, draw=draw)
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes, draw=draw, recipe=self.recipe)
 
     @classmethod
     def from_folder(cls, path: str | Path, *, penalty: float = 0.0, sizes: Sizes | None = None) -> Crafting:

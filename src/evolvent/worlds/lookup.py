@@ -30,7 +30,7 @@ from evolvent.errors import ConfigError, EnvLost, Problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
 from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, check_task, score_if_won
 from evolvent.worlds.facts import CITIES, COUNTRIES, NAMES, PEOPLE
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 
 __all__ = [
     "RELATIONS",
@@ -344,7 +344,7 @@ def tiers_of_chains(hops: int) -> dict[str, tuple[Chain, ...]]:
     }
 
 
-class Lookup:
+class Lookup(DealtOnce):
     """The world of questions over a hidden database.
 
     Args:
@@ -377,7 +377,9 @@ class Lookup:
         self.hops, self.penalty = hops, penalty
         self.horizon = 2 * hops + 2
         self.reward_range = (penalty, 1.0)
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
 
     @cached_property
     def _chains(self) -> Mapping[str, tuple[Chain, ...]]:

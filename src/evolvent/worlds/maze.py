@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
 from evolvent.worlds.base import Grammar, Info, Plain, Reply, StateEnv, check_task, score_if_won
-from evolvent.worlds.panel import Candidate, Panels, Sizes, choose_split
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes, choose_split
 
 __all__ = [
     "DIRECTIONS",
@@ -368,7 +368,7 @@ class MazeEnv(StateEnv[_State]):
         return next_state, (text, 0.0, False, is_out_of_steps, {"admissible": _ACTIONS})
 
 
-class Maze:
+class Maze(DealtOnce):
     """The world of mazes.
 
     Args:
@@ -423,7 +423,9 @@ class Maze:
         self.reward_range = (min(0.0, penalty), 1.0)
         self._scenes: dict[str, _Scene] = {}
         draw = self._draw_published if self.published else self._draw
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=draw, recipe=self.recipe
+        )
 
     def _draw_published(self, tier: str) -> Iterator[Candidate]:
         """Yields one task for every start. The map is known and cells are named, so mirrored starts are two tasks."""

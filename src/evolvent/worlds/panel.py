@@ -11,16 +11,32 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Self
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Json, Task, canonical_json, sample_seed
 from evolvent.worlds.base import SPLITS, World, split_of
 
-__all__ = ["UNTRAINED", "Candidate", "Panels", "Sizes", "check_names", "choose_split", "deal", "digest", "list_tasks"]
+__all__ = [
+    "UNTRAINED",
+    "Candidate",
+    "DealtOnce",
+    "Panels",
+    "Sizes",
+    "check_names",
+    "choose_split",
+    "deal",
+    "digest",
+    "list_tasks",
+]
 
 UNTRAINED: tuple[str, ...] = ("combo", "longer")  # tiers that nobody may train on
 STALL = 20_000  # candidates in a row that no panel could use: the world's kinds cannot fill its panels
 _MAX_UNFIT = 2_000  # draws in a row that do not fit the world's settings
+_PANELS_KEPT = 128  # worlds of other arguments whose panels a process keeps: a few megabytes each
+
+_Dealt = dict[str, Mapping[tuple[str, str], tuple[Task, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +182,25 @@ def check_names(split: str, tier: str, tiers: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
+class DealtOnce:
+    """Base of a world whose candidates depend on its class and its arguments alone: no file, no clock, no network.
+
+    Dealing takes seconds in some worlds, so a process deals the panels of worlds with equal arguments once. That needs
+    arguments that can be compared: numbers, strings, None, `Sizes` and tuples of them.
+
+    Attributes:
+        recipe: class and arguments, which tell worlds apart; None with other arguments, whose panels are not shared.
+    """
+
+    recipe: tuple[type, str] | None
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        world = super().__new__(cls)
+        is_plain = _is_plain((*args, *kwargs.values()))
+        world.recipe = (cls, repr((args, sorted(kwargs.items())))) if is_plain else None
+        return world
+
+
 class Panels:
     """The panels of a world, dealt tier by tier at first use and then cached.
 
@@ -174,6 +209,7 @@ class Panels:
         tiers: the tiers it has.
         sizes: the panel sizes.
         draw: tier -> the candidates of that tier, always the same ones in the same order; None: see `deal`.
+        recipe: what the candidates depend on (see `DealtOnce`); panels of equal recipes are dealt once.
     """
 
     def __init__(
@@ -184,10 +220,11 @@ class Panels:
         *,
         sizes: Sizes,
         draw: Callable[[str], Iterable[Candidate | None]],
+        recipe: tuple[type, str] | None = None,
     ) -> None:
         self._name, self._version, self._tiers = name, version, tuple(tiers)
         self._sizes, self._draw = sizes, draw
-        self._dealt: dict[str, Mapping[tuple[str, str], tuple[Task, ...]]] = {}
+        self._dealt: _Dealt = {} if recipe is None else _dealt_panels(name, version, sizes, recipe)
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
         """Returns the panel of a split and tier; raises ConfigError for an unknown name."""
@@ -195,3 +232,16 @@ class Panels:
         if tier not in self._dealt:
             self._dealt[tier] = deal(self._name, self._version, self._draw(tier), sizes=self._sizes, tiers=(tier,))
         return self._dealt[tier][split, tier]
+
+
+def _is_plain(value: object) -> bool:
+    """Returns whether a value cannot change and is told from others by its repr."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str, Sizes)
+
+
+@lru_cache(maxsize=_PANELS_KEPT)
+def _dealt_panels(name: str, version: str, sizes: Sizes, recipe: tuple[type, str]) -> _Dealt:
+    """Returns the panels of all worlds with this recipe: tier -> panels, to be filled."""
+    return {}

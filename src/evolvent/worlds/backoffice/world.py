@@ -44,7 +44,7 @@ from evolvent.worlds.backoffice.text import (
 )
 from evolvent.worlds.base import TIERS, Grammar, Info, Parsed, Plain, Reply, StateEnv, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 
 __all__ = ["Backoffice", "BackofficeEnv", "Scene", "solve", "thought_texts"]
 
@@ -330,7 +330,7 @@ class BackofficeEnv(StateEnv[State]):
         return outcome.state, (render_outcome(office, outcome), 0.0, False, False, self._info(outcome.state))
 
 
-class Backoffice:
+class Backoffice(DealtOnce):
     """The back office world.
 
     Args:
@@ -363,7 +363,9 @@ class Backoffice:
             raise ConfigError(problems)
         self.penalty, self.horizon = penalty, horizon
         self.reward_range = (min(0.0, penalty), 1.0)
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
         self._scenes: dict[str, Scene] = {}
 
     def _draw(self, tier: str) -> Iterator[Candidate | None]:

@@ -45,7 +45,7 @@ from evolvent.worlds.grid.scene import (
 from evolvent.worlds.grid.spec import build_scene, canonical_key, recolor_spec
 from evolvent.worlds.grid.tasks import iterate_candidates
 from evolvent.worlds.grid.view import FULL_WORDS
-from evolvent.worlds.panel import Candidate, Panels, Sizes, choose_split
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes, choose_split
 
 __all__ = ["GridEnv", "GridWorld"]
 
@@ -147,7 +147,7 @@ def _info(turn: Turn) -> dict[str, object]:
     return {"admissible": turn.admissible}
 
 
-class GridWorld:
+class GridWorld(DealtOnce):
     """The grid world.
 
     Args:
@@ -203,7 +203,9 @@ class GridWorld:
         if len(self.levels) == 1:  # a level is one kind
             self._sizes = replace(self._sizes, per_kind=max(1, self._sizes.dev, self._sizes.test))
         self._scenes: dict[str, Scene] = {}
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=self._sizes, draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=self._sizes, draw=self._draw, recipe=self.recipe
+        )
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         if not self.levels:

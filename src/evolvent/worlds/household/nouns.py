@@ -28,7 +28,7 @@ from evolvent.worlds.household.plans import explain, explore, plan
 from evolvent.worlds.household.rooms import canonical_key, draw_layout
 from evolvent.worlds.household.text import Speaker
 from evolvent.worlds.household.world import HouseholdWorld
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 
 __all__ = ["NOUNS", "HouseholdNouns", "swap_noun"]
 
@@ -80,7 +80,7 @@ def swap_noun(layout: Layout, goal: Goal, noun: str) -> tuple[Layout, Goal]:
     return new_layout, goal._replace(object=noun)
 
 
-class HouseholdNouns:
+class HouseholdNouns(DealtOnce):
     """The household with swapped nouns.
 
     Args:
@@ -107,7 +107,9 @@ class HouseholdNouns:
         self.name = self._base.name.replace("household", "household-nouns")
         self.instructions, self.horizon = self._base.instructions, self._base.horizon
         self.reward_range, self.penalty, self.size = self._base.reward_range, penalty, size
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
         self._speakers: dict[str, Speaker] = {}
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:

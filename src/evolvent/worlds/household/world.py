@@ -29,7 +29,7 @@ from evolvent.worlds.household.rooms import SIZES, canonical_key, draw_game, dra
 from evolvent.worlds.household.rules import Action
 from evolvent.worlds.household.text import DIALECTS, Speaker, dialect_text
 from evolvent.worlds.household.things import PROPERTIES, ROOMS
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 
 __all__ = ["HouseholdWorld"]
 
@@ -39,7 +39,7 @@ _HORIZONS = {"small": 30, "alfworld": 50}  # AgentGym's and alfworld's own
 _MAX_PER_TYPE = 3  # of one type in a room
 
 
-class HouseholdWorld:
+class HouseholdWorld(DealtOnce):
     """The household world.
 
     Args:
@@ -89,7 +89,9 @@ class HouseholdWorld:
         if games:
             self.collection = Collection(games, (self.name, self.version), dialect=dialect, sizes=sizes)
             self.tiers = self.collection.tiers
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
         self._speakers: dict[str, Speaker] = {}
 
     @property

@@ -68,7 +68,7 @@ from evolvent.worlds.kitchen.rules import (
     list_commands,
     list_macro_actions,
 )
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 
 __all__ = ["DELIVERED", "FORMS", "WRONG", "Kitchen", "KitchenEnv", "Speaker", "collect_vocabulary", "plan"]
 
@@ -384,7 +384,7 @@ class KitchenEnv(StateEnv[State]):
         return next_state, (DELIVERED, reward + rewards.right, True, False, self._info(next_state, won=True))
 
 
-class Kitchen:
+class Kitchen(DealtOnce):
     """The kitchen world.
 
     Args:
@@ -435,7 +435,7 @@ class Kitchen:
         self.instructions = _INSTRUCTIONS[form]
         self._speakers: dict[str, Speaker] = {}
         sizes = sizes or (Sizes(1200, 80, 80) if is_small else Sizes())
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes, draw=self._draw)
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes, draw=self._draw, recipe=self.recipe)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         """Yields tasks without end, of all orders of the tier in turn."""

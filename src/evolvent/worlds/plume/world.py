@@ -25,7 +25,7 @@ import numpy as np
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value
 from evolvent.worlds.base import Grammar, Info, Plain, Reply, check_snapshot, check_task, score_if_won
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.plume.batch import PlumeBatch, PlumeState
 from evolvent.worlds.plume.model import Sensor, SourceTerm
 from evolvent.worlds.plume.presets import MOVES, Preset, draw_spec, get_preset, parse_spec
@@ -150,7 +150,7 @@ class _Snapshot:
     state: PlumeState
 
 
-class PlumeWorld:
+class PlumeWorld(DealtOnce):
     """The plume world.
 
     Args:
@@ -201,7 +201,9 @@ class PlumeWorld:
             f"episode; it is right within {self.preset.tolerance:g} metres."
         )
         default_sizes = Sizes(train=150, dev=15, test=15) if self.preset.integer_position else Sizes()
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or default_sizes, draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or default_sizes, draw=self._draw, recipe=self.recipe
+        )
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         seed = 0

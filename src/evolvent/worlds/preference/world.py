@@ -32,7 +32,7 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
 from evolvent.worlds.base import Grammar, Info, Plain, Reply, StateEnv, check_task, score_episode
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.preference.language import (
     ADJECTIVES,
     ADVERBS,
@@ -304,7 +304,7 @@ class PreferenceEnv(StateEnv[None]):
         return None, (_END_TEXT, reward_parts["reward"], True, False, info)
 
 
-class Preference:
+class Preference(DealtOnce):
     """The world of continuations.
 
     Args:
@@ -332,7 +332,9 @@ class Preference:
             "to its topic, name something of the sentence before, contradict nothing and repeat nothing. The last "
             "sentence is about the one who was named first."
         )
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._candidates)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._candidates, recipe=self.recipe
+        )
 
     def _candidates(self, tier: str) -> Iterator[Candidate]:
         seeds: dict[Chain, int] = {}

@@ -15,7 +15,7 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Task, sample_seed
 from evolvent.worlds.base import check_task
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.reasoning.chains import Chain, Chains
 from evolvent.worlds.reasoning.episode import OUTCOMES
 from evolvent.worlds.reasoning.naming import Pools, digest_question, insert_names, pool_words
@@ -28,7 +28,7 @@ _MAX_CACHED_QUESTIONS = 4096  # questions kept ready
 _NAMINGS, _FIRST_SEEDS = 1_000_000, 840
 
 
-class Generated(Questions):
+class Generated(DealtOnce, Questions):
     """A world whose questions are made by `draw`.
 
     Args:
@@ -49,7 +49,9 @@ class Generated(Questions):
     ) -> None:
         self._also = dict(extra_spec or {})
         self.chains, self.pools, self.tiers = chains, pools, chains.tiers
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._candidates)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._candidates, recipe=self.recipe
+        )
         self._known: OrderedDict[str, Question] = OrderedDict()
 
     @abstractmethod

@@ -19,7 +19,7 @@ from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_rng
 from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, check_task
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.science.actions import list_actions, list_reply_texts
 from evolvent.worlds.science.describe import describe_room
 from evolvent.worlds.science.episode import CANCELED, NO_TELEPORT, play_action
@@ -86,7 +86,7 @@ def _to_reward(score: int) -> float:
     return round(score * 1.28) / 128
 
 
-class Science:
+class Science(DealtOnce):
     """The science world.
 
     Args:
@@ -126,7 +126,9 @@ class Science:
         self.name = "science-easy" if form else "science"
         self.reward_range = (min(penalty, -2.0), 1.0)
         self._get_scene = lru_cache(maxsize=_MAX_CACHED_SCENES)(self._build_scene)
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         """Yields tasks without end, of all kinds of the tier in turn: those that the expert solves in 80 steps."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from evolvent.errors import ConfigError, Problem, VersionMismatch
 from evolvent.trajectory import Json, Task
 from evolvent.worlds.base import SPLITS, TIERS, split_of
-from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes, check_names
 from evolvent.worlds.searchqa.answers import normalize_answer
 from evolvent.worlds.searchqa.bm25 import Index
 from evolvent.worlds.searchqa.episode import Material
@@ -69,7 +69,7 @@ class Source(Protocol):
         ...
 
 
-class GeneratedQuestions:
+class GeneratedQuestions(DealtOnce):
     """Questions about generated facts, each with its own documents.
 
     A task is (chain of relations, seed), and, if it was renamed, the seed of its names.
@@ -85,7 +85,7 @@ class GeneratedQuestions:
 
     def __init__(self, version: str, *, hops: int, sizes: Sizes) -> None:
         self._hops = hops
-        self._panels = Panels(self.name, version, self.tiers, sizes=sizes, draw=self._draw)
+        self._panels = Panels(self.name, version, self.tiers, sizes=sizes, draw=self._draw, recipe=self.recipe)
 
     @cached_property
     def _chains(self) -> Mapping[str, tuple[Chain, ...]]:

@@ -29,7 +29,7 @@ from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Score, Task, Value, canonical_json, sample_rng
 from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, check_task, score_episode
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.shop.pages import (
     BACK_TO_SEARCH,
     BUY_NOW,
@@ -374,7 +374,7 @@ def _draw_spec(products: Sequence[Product], form: Form, *, rng: np.random.Genera
 _LOW_PRICE = 3000  # cents; below it, limits are multiples of 5 dollars, above of 10
 
 
-class Shop:
+class Shop(DealtOnce):
     """The shop world.
 
     Args:
@@ -407,7 +407,9 @@ class Shop:
         self.horizon, self.seed = horizon, seed
         self.name = f"shop-{seed}" if seed else "shop"
         self._get_scene = lru_cache(maxsize=_MAX_CACHED_SCENES)(self._build_scene)
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
 
     @cached_property
     def _pages(self) -> _Pages:

@@ -22,7 +22,7 @@ import numpy as np
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task, canonical_json, sample_rng
 from evolvent.worlds.base import TIERS, Grammar, Info, Plain, check_task, score_if_won
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.site.browser import Scene, SiteEnv
 from evolvent.worlds.site.database import Database, load_database
 from evolvent.worlds.site.evaluators import NOT_AVAILABLE, Evaluation, ProgramCheck, is_accepted
@@ -248,7 +248,7 @@ def _draw_job(kind: Kind, database: Database, rng: np.random.Generator) -> _Job 
     return None
 
 
-class Site:
+class Site(DealtOnce):
     """The world of sites.
 
     Args:
@@ -282,7 +282,9 @@ class Site:
         self.horizon, self.seed = horizon, seed
         self.name = f"site-{seed}" if seed else "site"
         self._get_scene = lru_cache(maxsize=_MAX_CACHED_SCENES)(self._build_scene)
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
 
     @property
     def database(self) -> Database:

@@ -25,7 +25,7 @@ from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_pro
 from evolvent.trajectory import Json, Score, Task
 from evolvent.worlds.base import TIERS, Grammar, Info, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.panel import Panels, Sizes, check_names
+from evolvent.worlds.panel import DealtOnce, Panels, Sizes, check_names
 from evolvent.worlds.sql.bird import Bird
 from evolvent.worlds.sql.database import FILE_LIMITS, Limits
 from evolvent.worlds.sql.domains import DOMAINS, KEYS, TERMS, VALUES
@@ -65,7 +65,7 @@ def closed_vocabulary() -> frozenset[str]:
     return frozenset(word for text in texts for word in words_of(text))
 
 
-class Generated:
+class Generated(DealtOnce):
     """The generated tasks, in panels.
 
     Args:
@@ -83,7 +83,9 @@ class Generated:
     def __init__(self, *, text: Text, compare: Comparison, sizes: Sizes) -> None:
         self._text, self._compare = text, compare
         self._scenes: dict[str, Scene] = {}
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes, draw=iterate_candidates)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes, draw=iterate_candidates, recipe=self.recipe
+        )
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         """Returns the panel of a split and tier."""

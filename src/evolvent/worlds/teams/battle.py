@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import JsonObject, Task, canonical_json, sample_rng
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.teams.base import Discrete, Mark, Optimum, Scene, TeamSpec, TeamView
 from evolvent.worlds.teams.batch import ArrayTeam
 
@@ -602,7 +602,7 @@ def _line_up(batch: BattleBatch) -> Ints:
     return np.where(np.abs(to_y) > half, along_y, np.where(np.abs(to_x) > half, along_x, STOP))
 
 
-class BattleWorld:
+class BattleWorld(DealtOnce):
     """Battles of one layout. There is one tier, "seen"; tasks differ in where the units begin.
 
     Args:
@@ -630,6 +630,7 @@ class BattleWorld:
             self.tiers,
             draw=self._draw,
             sizes=sizes or Sizes(train=32, dev=6, test=12, per_kind=12),
+            recipe=self.recipe,
         )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:

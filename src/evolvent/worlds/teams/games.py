@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Task, canonical_json, sample_rng
-from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes, check_names
 from evolvent.worlds.teams.base import Discrete, Optimum, TeamSpec, TeamView
 from evolvent.worlds.teams.batch import ArrayTeam
 
@@ -155,7 +155,7 @@ class GameBatch(ArrayTeam):
         )
 
 
-class GameWorld:
+class GameWorld(DealtOnce):
     """One of the games with its panels: tier "seen" (small teams) and, for games of any size, "longer".
 
     Args:
@@ -180,6 +180,7 @@ class GameWorld:
             self.tiers,
             draw=self._draw,
             sizes=sizes or Sizes(train=16, dev=4, test=8, per_kind=8),
+            recipe=self.recipe,
         )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Task, canonical_json, sample_rng
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.teams.base import Continuous, Mark, Optimum, Scene, TeamSpec, TeamView
 from evolvent.worlds.teams.batch import ArrayTeam
 
@@ -169,7 +169,7 @@ def _nearest_neighbors(positions: Floats, targets: Floats, present: Bools, *, ex
     return neighbors.reshape(*positions.shape[:2], -1)
 
 
-class ParticleWorld:
+class ParticleWorld(DealtOnce):
     """Panels of `spread` or `hunt`. Tiers: "seen" (2 to 4 agents) and "longer" (5 to 12).
 
     Args:
@@ -204,6 +204,7 @@ class ParticleWorld:
             self.tiers,
             draw=self._draw,
             sizes=sizes or Sizes(train=48, dev=6, test=12, per_kind=4),
+            recipe=self.recipe,
         )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:

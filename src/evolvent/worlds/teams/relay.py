@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Task, canonical_json, sample_rng
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.teams.base import Discrete, Optimum, TeamSpec, TeamView
 from evolvent.worlds.teams.batch import ArrayTeam
 
@@ -93,7 +93,7 @@ class RelayBatch(ArrayTeam):
         )
 
 
-class RelayWorld:
+class RelayWorld(DealtOnce):
     """Relays of 3 to 12 agents, whose order in line a task shuffles; tiers "seen" (3 to 5 agents) and "longer".
 
     Args:
@@ -115,6 +115,7 @@ class RelayWorld:
             self.tiers,
             draw=self._draw,
             sizes=sizes or Sizes(train=8, dev=2, test=4, per_kind=4),
+            recipe=self.recipe,
         )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import JsonObject, Task, canonical_json, sample_rng
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.teams.base import Discrete, Mark, Optimum, Scene, TeamSpec, TeamView
 from evolvent.worlds.teams.batch import ArrayTeam
 
@@ -331,7 +331,7 @@ class RescueBatch(ArrayTeam):
         return Scene((0.0, 0.0, float(self.grid), float(self.grid)), tuple(marks))
 
 
-class RescueWorld:
+class RescueWorld(DealtOnce):
     """Levels of one grid size.
 
     Tiers: "seen" (2 to 4 agents, 1 or 2 victims), "combo" (2 to 4 agents, 3 victims of which 2 need two), "longer"
@@ -363,6 +363,7 @@ class RescueWorld:
             self.tiers,
             draw=self._draw,
             sizes=sizes or Sizes(train=32, dev=6, test=12, per_kind=4),
+            recipe=self.recipe,
         )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:

@@ -24,7 +24,7 @@ from evolvent.trajectory import Json, Score, Task, Value
 from evolvent.worlds.base import TIERS, Grammar, Info, Reply, StateEnv, check_task
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.deferred import DeferredInfo
-from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.panel import Candidate, DealtOnce, Panels, Sizes
 from evolvent.worlds.tools.calls import STYLES, Style, ToolGrammar, compact
 from evolvent.worlds.tools.engine import CHECK, FINISH, UNKNOWN_TOOL, Result, State, Toolbox, ToolSpec, build_tool
 from evolvent.worlds.tools.expert import Quest, Solution, ToolExpert
@@ -177,7 +177,7 @@ _SENTENCES = (
 )
 
 
-class ToolWorld(ABC):
+class ToolWorld(DealtOnce, ABC):
     """A world of tools over data generated per task.
 
     Args:
@@ -217,7 +217,9 @@ class ToolWorld(ABC):
         self.grammar: Grammar = self._calls
         self.instructions = self._build_instructions()
         self._scenes: dict[str, Scene] = {}
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._panels = Panels(
+            self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw, recipe=self.recipe
+        )
 
     @abstractmethod
     def kinds(self) -> Iterable[Kind]:
