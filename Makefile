@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile all that it imports
 
-.PHONY: help evolve evolve-real test test-full check format docs docs-worlds docs-methods docs-commands clean
+.PHONY: help evolve evolve-real test test-full check lint types types-benchmarks format docs docs-worlds docs-methods docs-commands clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -27,12 +27,17 @@ test: $(VENV)/.dev $(VENV)/.browser $(VENV)/.model ## set everything up, then ru
 test-full: $(VENV)/.dev $(VENV)/.browser $(VENV)/.model ## the long matrices too
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(VENV)/.dev ## lint, format, strict types, house rules
+check: lint types types-benchmarks ## lint, format, strict types (the house rules are tests, in tests/style)
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
+
+types-benchmarks: $(VENV)/.dev
 	$(BIN)/mypy --config-file benchmarks/mypy.ini benchmarks
-	$(BIN)/python -m pytest tests/style
 
 format: $(VENV)/.dev ## format the source
 	$(BIN)/ruff check --fix .

@@ -76,7 +76,13 @@ def test_a_browser_that_is_there_is_not_installed_again(bare):
 def test_ci_runs_the_commands_of_the_documentation_and_nothing_else():
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     commands = [line for line in lines if line and not line.startswith("#")]
-    assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "export CI=true", "make check", "make test"]
+    assert commands == [
+        "set -euo pipefail",
+        'cd "$(dirname "$0")/.."',
+        "export CI=true",
+        "make --jobs 2 check",
+        "make test",
+    ]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(r"^make test ", readme, re.MULTILINE) and re.search(r"^make evolve ", readme, re.MULTILINE)
     assert "make check" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ FEW = (
     "--demonstrations",
     20,
     "--clone_tokens",
-    2000,
+    600,
     "--tasks",
     12,
     "--panel.limit",

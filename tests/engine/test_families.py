@@ -81,7 +81,7 @@ def test_random_trees_of_texts_equal_whole_forwards(family, max_snapshots):
     engine._rows._max_snapshots = max_snapshots
     rng = np.random.default_rng(5)
     nodes: list[Any] = [None]
-    for step in range(25):
+    for step in range(12):
         asks: list[Any] = []
         for _ in range(int(rng.integers(1, 6))):
             node = nodes[int(rng.integers(len(nodes)))]

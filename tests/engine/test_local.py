@@ -83,7 +83,7 @@ def free_rows(engine: LocalEngine) -> int:
     return len(engine._rows._free)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 8))])
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_any_order_of_asks_equals_recomputation(policies: dict[str, Policy], name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -38,7 +38,7 @@ def test_the_table_is_what_its_script_draws():
 
 def test_no_pair_that_differs_is_accepted_and_equal_ones_are():
     pytest.importorskip("math_verify")
-    pairs = read_pairs()[::3]
+    pairs = read_pairs()[::6]
     found = grade_pairs(pairs)
     assert found["false"] == []
     assert len(found["missed"]) <= 0.02 * 2 * sum(pair.equal for pair in pairs), found["missed"]

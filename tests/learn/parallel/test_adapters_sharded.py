@@ -12,6 +12,11 @@ from evolvent.models.tuned import attach_adapter, strip_adapter
 KINDS = ("lora", "dora", "ia3", "prefix", "prompt")
 
 
+def mark_long(kinds, quick):
+    """The kinds as parameters, of which those in `quick` are tried in every run."""
+    return [pytest.param(kind, marks=[] if kind in quick else [pytest.mark.long]) for kind in kinds]
+
+
 @pytest.fixture(scope="module")
 def crew():
     with Crew(2) as made:
@@ -48,7 +53,7 @@ def test_sharded_equals_one_process(crew, tmp_path, kind):
     assert torch.allclose(found, wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mark_long(KINDS, ("lora", "prefix")))
 def test_a_base_in_bfloat16_under_an_adapter_in_float32(crew, kind):
     expected, model = alone(kind, dtype=torch.bfloat16)
     learned = {weight.dtype for weight in model.parameters() if weight.requires_grad}
@@ -64,7 +69,7 @@ def test_low_precision_gathers(crew, kind):
     assert wrong == [] and differences(losses, expected) <= 2e-2
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora", "ia3", "prompt"])
+@pytest.mark.parametrize("kind", mark_long(("lora", "dora", "ia3", "prompt"), ("dora", "prompt")))
 def test_recomputed_layers(crew, kind):
     """Not with a prefix: a recomputed layer of transformers drops the keys and values that it is given."""
     expected, _ = alone(kind)

@@ -44,17 +44,17 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(two, layout, op
 @pytest.mark.parametrize(
     ("layout", "more"),
     [
-        ({"pp": 2}, {"tied": True}),
         ({"pp": 2, "schedule": "zbv"}, {"tied": True, "optimizer": "lion", "lr": 4e-4}),
-        ({"pp": 2}, LORA),
         ({"tp": 2}, LORA),
-        ({"shard": 2}, LORA),
-        ({"pp": 2}, {"tied": True, **AVERAGED}),
-        ({"tp": 2}, AVERAGED),
         ({"shard": 2}, AVERAGED),
-        ({"replicate": 2}, {"tied": True}),
         ({"replicate": 2}, LORA),
-        ({"replicate": 2}, AVERAGED),
+        pytest.param({"pp": 2}, {"tied": True}, marks=pytest.mark.long),
+        pytest.param({"pp": 2}, LORA, marks=pytest.mark.long),
+        pytest.param({"shard": 2}, LORA, marks=pytest.mark.long),
+        pytest.param({"pp": 2}, {"tied": True, **AVERAGED}, marks=pytest.mark.long),
+        pytest.param({"tp": 2}, AVERAGED, marks=pytest.mark.long),
+        pytest.param({"replicate": 2}, {"tied": True}, marks=pytest.mark.long),
+        pytest.param({"replicate": 2}, AVERAGED, marks=pytest.mark.long),
     ],
 )
 def test_a_training_goes_on_in_one_process_and_back(two, tmp_path, layout, more):

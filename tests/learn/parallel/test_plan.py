@@ -41,7 +41,10 @@ def differences(crew, cells):
 # ------------------------------------------------------------------ trainings
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(each, marks=[pytest.mark.long] if each in ("qwen2", "mistral") else []) for each in FAMILIES],
+)
 def test_two_parts_learn_what_one_process_learns(two, family):
     cells = [
         ((family, {"tied": tied}, Mesh(tp=2)), {"sequence": sequence})
@@ -79,7 +82,14 @@ def test_lora_that_is_sharded_again(four):
     assert max(differences(four, cells)) <= 1e-5
 
 
-@pytest.mark.parametrize("targets", [COLUMNS, ROWS, [*COLUMNS, *ROWS, "lm_head"]], ids=["columns", "rows", "all"])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        pytest.param([*COLUMNS, *ROWS, "lm_head"], id="all"),
+        pytest.param(COLUMNS, id="columns", marks=pytest.mark.long),
+        pytest.param(ROWS, id="rows", marks=pytest.mark.long),
+    ],
+)
 def test_lora(two, targets):
     cells = [(("llama", {}, Mesh(tp=2)), {"sequence": sequence, "targets": targets}) for sequence in (False, True)]
     assert max(differences(two, cells)) <= 1e-5
