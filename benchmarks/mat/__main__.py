@@ -2,6 +2,7 @@
 
     python -m benchmarks.mat [--quick] [--report] [--json] [--save] [--only TASK ...] [--folder FOLDER]
     python -m benchmarks.mat --study sizes        by number of agents, with gates (`mat/sizes.py`)
+    python -m benchmarks.mat --study foraging     longer trainings of foraging, with gates (`mat/sizes.py`)
 
 Tasks: multi-agent MuJoCo (HalfCheetah 6x1, Ant 4x2, Walker2d 2x3; physics of -v5, episodes cut after 200 steps) and
 level-based foraging, of the extra `marl`, and the grid rescue of this library. All methods have the same loop, network
@@ -52,7 +53,7 @@ from benchmarks.mat.cell import (
     train,
     transfer,
 )
-from benchmarks.mat.sizes import QUICK_SIZES, SIZES, run_sizes
+from benchmarks.mat.sizes import FORAGING, QUICK_FORAGING, QUICK_SIZES, SIZES, run_sizes
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.study import read_cells, study_run, write_cell
 from evolvent.errors import ConfigError
@@ -64,6 +65,8 @@ HEAD = "halfcheetah_6x1"
 STUDY, QUICK = (HEAD, "ant_4x2", "walker2d_2x3", "foraging", "rescue"), (HEAD, "distinct")
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5 % points of 1 to 9 degrees
 _VERSIONS = ("torch", "numpy", "mujoco", "gymnasium", "gymnasium-robotics", "lbforaging")
+GATED = {"sizes": (SIZES, QUICK_SIZES), "foraging": (FORAGING, QUICK_FORAGING)}
+"""Plans by study: the whole one and the quick one."""
 
 
 class Study:
@@ -280,14 +283,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     few = f"one seed and hardly any learning: {', '.join(QUICK)}"
     parser = command_line("mat", __doc__, quick=few, save=RESULT)
     parser.add_argument("--report", action="store_true", help="only what the folder holds")
-    parser.add_argument("--study", choices=("tasks", "sizes"), default="tasks", help="these tasks, or sizes of teams")
+    about_study = "these tasks, sizes of teams, or foraging alone"
+    parser.add_argument("--study", choices=("tasks", *GATED), default="tasks", help=about_study)
     known = (*STUDY, *SIZES.tasks)
     parser.add_argument("--only", nargs="+", default=[], choices=known, metavar="TASK", help=f"of: {', '.join(known)}")
-    parser.add_argument("--decisions", type=int, default=SIZES.decisions, help="sizes: of each training")
+    parser.add_argument("--decisions", type=int, help="of each training of a study with gates")
     parser.add_argument("--folder", type=Path, help="where cells are kept")
     options = parser.parse_args(arguments)
-    if options.study == "sizes":
-        _run_sizes(options)
+    if options.study in GATED:
+        _run_gated(options)
         return
     options.folder = options.folder or FOLDER
     folder = FOLDER / "quick" if options.quick and options.folder == FOLDER else options.folder
@@ -297,11 +301,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finish(found, options)
 
 
-def _run_sizes(options: argparse.Namespace) -> None:
-    plan = QUICK_SIZES if options.quick else replace(SIZES, decisions=options.decisions)
-    name = "mat_sizes" if plan.decisions == SIZES.decisions else f"mat_sizes_{plan.decisions}"
+def _run_gated(options: argparse.Namespace) -> None:
+    whole, quick = GATED[options.study]
+    plan = quick if options.quick else replace(whole, decisions=options.decisions or whole.decisions)
+    name = f"mat_{options.study}" + ("" if plan.decisions == whole.decisions else f"_{plan.decisions}")
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "sizes" if options.quick else options.folder or RESULTS / name
+        folder = Path(scratch) / options.study if options.quick else options.folder or RESULTS / name
         try:
             figures = run_sizes(folder, plan, play=not options.report, tasks=options.only, quick=options.quick)
         except ConfigError as error:
