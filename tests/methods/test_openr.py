@@ -126,6 +126,20 @@ def test_spans_are_compared_over_the_whole_buffer(babbler) -> None:
     assert normalize_over_buffer([0.5, 0.75, 0.25, 0.1]) == pytest.approx(each)
 
 
+def test_a_first_span_is_compared_with_the_first_spans_of_its_task(babbler) -> None:
+    """Paid over 0, the first span of every solution looks better than any that follows, whatever it says."""
+    other = episode("c", [1, 2, 3], [8, 9], task=1)
+    seen = seen_of(
+        [replace(one, steps=_unpaid(one)) for one in (mark_spans(each, after(7)) for each in (*TWO, other))], babbler
+    )
+    scores = {**SCORES, "c": np.array([0.8])}
+    paid = add_process_rewards(seen, scores, gain=True, over_task_mean=True).batch
+    # The mean first score of the task of a and b is .3, and c is its task's only solution.
+    assert paid.reward.tolist() == pytest.approx([0, 0.2, 0, 0, 0.25, -0.5, 0, -0.2, 0, 0])
+    over_zero = add_process_rewards(seen, scores, gain=True).batch
+    assert span_credit(over_zero).advantage[-1] > 1 > span_credit(paid).advantage[-1] > 0
+
+
 def _unpaid(one: Trajectory) -> tuple[Step, ...]:
     return tuple(replace(step, reward=0.0) for step in one.steps)
 

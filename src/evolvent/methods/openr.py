@@ -208,11 +208,10 @@ def _train_online(
             rollout = trainer.score(
                 trajectories, rewards=partial(_outcome_rewards, scores=scores, coefficient=config.outcome)
             )
-            rollout = add_process_rewards(rollout, scores, gain=config.reward == "gain")
+            compares_spans = config.online == "grpo_buffer"
+            rollout = add_process_rewards(rollout, scores, gain=config.reward == "gain", over_task_mean=compares_spans)
             advantages = (
-                span_credit(rollout.batch)
-                if config.online == "grpo_buffer"
-                else rollout.estimate_advantages(algorithm.estimator)
+                span_credit(rollout.batch) if compares_spans else rollout.estimate_advantages(algorithm.estimator)
             )
             trainer.update(rollout, advantages)
             if trainer.should_evaluate():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,9 @@ from evolvent.rl.scored_rollout import ScoredRollout
 __all__ = ["add_process_rewards", "span_credit"]
 
 
-def add_process_rewards(rollout: ScoredRollout, scores: Mapping[str, Floats], *, gain: bool = False) -> ScoredRollout:
+def add_process_rewards(
+    rollout: ScoredRollout, scores: Mapping[str, Floats], *, gain: bool = False, over_task_mean: bool = False
+) -> ScoredRollout:
     """Adds each span's score to the reward of its last token part.
 
     Args:
@@ -26,6 +30,9 @@ def add_process_rewards(rollout: ScoredRollout, scores: Mapping[str, Floats], *,
             (`reward.scoring.mark_spans`).
         gain: Whether to pay the increase of the score over the span before, the first over 0: an episode is then
             paid its last score in all, however many spans it has (potential-based shaping: Ng et al., ICML 1999).
+        over_task_mean: With `gain`, whether the first span is paid its increase over the mean first score of its
+            task's episodes instead of over 0. The mean estimates the score before any span. Credit that compares spans
+            needs it: otherwise every first span is paid its whole score and looks better than all that follow.
     Raises:
         BatchMismatch: an episode without scores, or not one for each of its spans.
     """
@@ -39,12 +46,23 @@ def add_process_rewards(rollout: ScoredRollout, scores: Mapping[str, Floats], *,
         raise BatchMismatch(
             "episodes lack a score for each span", value=unmatched[:5], expected="one score per span, in order"
         )
-    scores_by_episode = [scores[episode.id] for episode in rollout.episodes]
+    scores_before = _mean_first_scores(rollout, scores) if over_task_mean else {}
     reward = rollout.batch.reward.copy()
     reward[ends] += np.concatenate(
-        [np.diff(span_scores, prepend=0.0) if gain else span_scores for span_scores in scores_by_episode]
+        [
+            np.diff(scores[episode.id], prepend=scores_before.get(episode.task.id, 0.0)) if gain else scores[episode.id]
+            for episode in rollout.episodes
+        ]
     )
     return replace(rollout, batch=replace(rollout.batch, reward=reward))
+
+
+def _mean_first_scores(rollout: ScoredRollout, scores: Mapping[str, Floats]) -> dict[str, float]:
+    """Returns the mean score of the first spans of each task's episodes, by task id."""
+    first_scores: defaultdict[str, list[float]] = defaultdict(list)
+    for episode in rollout.episodes:
+        first_scores[episode.task.id].extend(map(float, scores[episode.id][:1]))
+    return {task_id: fmean(values) for task_id, values in first_scores.items() if values}
 
 
 def span_credit(batch: RolloutBatch) -> Advantages:
