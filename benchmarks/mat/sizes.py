@@ -268,10 +268,14 @@ def play_sizes(folder: Path, plan: SizesPlan, tasks: Sequence[str] = ()) -> None
         freeze_plan(folder, asdict(plan), plan.digest)
         while missing := SizeCells(folder, plan).list_missing(playable) if playable else []:
             tuning = [cell for cell in missing if cell.seed == plan.development and cell.task == missing[0].task]
+            num_played = 0
             for cell in tuning or missing:
                 row = play_once(folder, cell.key, plan.cell_digest, partial(_play_cell, plan, cell, folder))
                 if row is not None:
+                    num_played += 1
                     print(f"{cell.key:36} area {row['area']:.3f}  last {row['curve'][-1]:.3f}", flush=True)
+            if not num_played:  # other processes play the last of these
+                time.sleep(1.0)
 
 
 def _play_cell(plan: SizesPlan, cell: SizeCell, folder: Path) -> dict[str, Any]:
