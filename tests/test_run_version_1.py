@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.rl.trainer import RLConfig
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from tests.archives import unpack
 from tests.rl.acting import Echo
 
 ARCHIVE = Path(__file__).parent / "fixtures" / "run_version_1.tar.gz"
@@ -52,8 +52,7 @@ def small_policy() -> Policy:
 
 @pytest.fixture
 def folder(tmp_path):
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(ARCHIVE, tmp_path)
     return tmp_path / "run"
 
 

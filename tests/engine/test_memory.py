@@ -110,7 +110,7 @@ def test_memory_of_a_large_arena_is_that_of_the_tokens_held():
     warm.submit(SampleAsk(None, list(range(4, 50)), 4)); [warm.poll() for _ in range(9)]
     engine = LocalEngine(policy, slots=192)
     before = resident()
-    texts = [np.random.default_rng(n).integers(4, 60, 490).tolist() for n in range(16)]
+    texts = [np.random.default_rng(n).integers(4, 60, 490).tolist() for n in range(32)]
     answers, tickets = [], [engine.submit(SampleAsk(None, text, 10)) for text in texts]
     while engine.pending():
         answers += engine.poll()

@@ -6,7 +6,6 @@ Three commits wrote one each: `tests/fixtures/make_run_version_1.py` and `make_r
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from evolvent.models.policy import load_policy
 from evolvent.rl.trainer import RLConfig
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.store.store import Store
+from tests.archives import unpack
 from tests.rl.acting import Echo
 from tests.test_run_version_1 import small_policy
 from tests.view.viewed import viewed
@@ -56,8 +56,7 @@ def commit(request) -> str:
 
 @pytest.fixture
 def folder(tmp_path, commit) -> Path:
-    with tarfile.open(FIXTURES / COMMITS[commit]) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(FIXTURES / COMMITS[commit], tmp_path)
     return tmp_path / "run"
 
 

@@ -42,6 +42,7 @@ def test_cartpole_is_learned_on_a_share_of_the_default_steps(tmp_path):
     assert after.mean_return >= 475 and after.mean > 0.9
 
 
+@pytest.mark.long
 def test_a_continuous_environment_is_learned(tmp_path):
     """Pendulum held at its best pays about -150, at random about -1,200."""
     world = GymnasiumWorld("Pendulum-v1")
