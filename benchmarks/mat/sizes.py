@@ -411,7 +411,8 @@ def show_sizes(figures: Mapping[str, Any]) -> None:
     """Prints the tables for people."""
     for task, own in figures["area"].items():
         gate = figures["gate_passed_by_task"].get(task)
-        print(f"\n{task}, chance {figures['chance'].get(task, float('nan')):.3f}, gates passed: {gate}")
+        chance = f", chance {figures['chance'][task]:.3f}" if task in figures["chance"] else ""
+        print(f"\n{task}{chance}, gates passed: {gate}")
         for method, (mean, low, high) in own.items():
             minus = figures["mat_minus_ci"].get(task, {}).get(method)
             text = f"MAT - {method}: {minus[0]:+.3f} [{minus[1]:+.3f}, {minus[2]:+.3f}]" if minus else ""
