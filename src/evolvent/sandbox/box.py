@@ -211,22 +211,25 @@ class Sandbox:
         self._folder = TemporaryDirectory(prefix="evolvent-", ignore_cleanup_errors=True) if host is None else None
         self._counted = host is not None and host.counted
         self._group = create_group() if host is not None and host.root else None
-        self._answers = self._info = -1
+        self._answers = self._info = self._asked = self._out = self._err = -1
         child_descriptors: dict[str, int] = {}
+        child_streams: dict[str, int] = {}  # not made by Popen: that of Python 3.11.2 leaves some open where one fails
         try:
             self._answers, child_descriptors["answers"] = os.pipe()
             self._info, child_descriptors["info-fd"] = os.pipe()
             child_descriptors["seccomp"] = _open_filter(host)
+            child_streams["stdin"], self._asked = os.pipe()
+            self._out, child_streams["stdout"] = os.pipe()
+            self._err, child_streams["stderr"] = os.pipe()
             command = sandbox_argv(
                 host, tmp_mb=tmp_mb, descriptors=child_descriptors, folders=folders, packages=packages
             )
             with self._group.membership() if self._group is not None else nullcontext():
                 self._process = subprocess.Popen(
                     command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    bufsize=0,
+                    stdin=child_streams["stdin"],
+                    stdout=child_streams["stdout"],
+                    stderr=child_streams["stderr"],
                     cwd=self._folder.name if self._folder is not None else "/",
                     pass_fds=list(child_descriptors.values()),
                     env=dict(ENVIRONMENT) if host is None else {},
@@ -236,10 +239,8 @@ class Sandbox:
             self._close()
             raise
         finally:
-            for descriptor in child_descriptors.values():
+            for descriptor in (*child_descriptors.values(), *child_streams.values()):
                 os.close(descriptor)
-        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
-        self._asked, self._out, self._err = (stream.fileno() for stream in streams if stream)
         for descriptor in (self._asked, self._out, self._err, self._answers):
             os.set_blocking(descriptor, False)
         self._poll = select.poll()
@@ -362,7 +363,7 @@ class Sandbox:
 
     def kill(self) -> None:
         """Kills everything in the sandbox and waits until the kernel reports that it has ended."""
-        if self._process.stdin is None or self._process.stdin.closed:
+        if self._asked < 0:
             return
         if self.unsafe:
             self._below.update(watch.descendants(self._process.pid))
@@ -378,9 +379,6 @@ class Sandbox:
                 _wait_for_exit(self._process.pid)  # it ends by itself, after it has seen to its own child
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
         self._close()
 
     def _close(self) -> None:
@@ -388,9 +386,10 @@ class Sandbox:
             self._group.remove()
         if self._folder is not None:
             self._folder.cleanup()
-        for descriptor in (self._answers, self._info, self._first):
+        for descriptor in (self._answers, self._info, self._first, self._asked, self._out, self._err):
             if descriptor >= 0:
                 os.close(descriptor)
+        self._answers = self._info = self._first = self._asked = self._out = self._err = -1
 
     def _record_end(self, error: _SandboxEnded) -> None:
         self._over = error
