@@ -304,6 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run_gated(options: argparse.Namespace) -> None:
     whole, quick = GATED[options.study]
     plan = quick if options.quick else replace(whole, decisions=options.decisions or whole.decisions)
+    if unknown := sorted({*options.only} - {*plan.tasks}):
+        raise SystemExit(f"error: --only: got {', '.join(unknown)}, expected of: {', '.join(plan.tasks)}")
     name = f"mat_{options.study}" + ("" if plan.decisions == whole.decisions else f"_{plan.decisions}")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / options.study if options.quick else options.folder or RESULTS / name

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.mat import __main__ as mat
 from benchmarks.mat import cell as mat_cell
 from benchmarks.mat.cell import GRID, MOVES, PARTS, TASKS, curve_of
+from benchmarks.mat.sizes import FORAGING, SIZES, run_sizes
 
 
 def area(value, seed=0):
@@ -153,3 +154,17 @@ def test_a_learning_rate_is_chosen_with_a_seed_of_its_own(tmp_path, small, monke
     (row,) = study.trained("distinct", "mappo")
     assert seen == [*((lr, 100, 1024, False) for lr in GRID), (GRID[1], 0, 4096, True)]
     assert row["config"]["update"]["lr"] == GRID[1] and len(study.tuning) == 3
+
+
+def test_studies_with_gates_have_plans_and_folders_of_their_own(tmp_path):
+    """The plan of `sizes` is frozen; that of `foraging` ranks its own task."""
+    (tmp_path / "mat_foraging").mkdir()
+    found = run_sizes(tmp_path / "mat_foraging", FORAGING, play=False)
+    assert found["verdict"] == "foraging: no verdict, trainings are missing" and not found["gate_passed"]
+    assert found["missing"] == {"foraging": 4 * (5 + 3)} and found["updates"] == {"foraging": 5120}
+    assert FORAGING.digest != SIZES.digest and FORAGING.cell_digest == SIZES.cell_digest
+
+
+def test_a_task_of_another_study_is_refused():
+    with pytest.raises(SystemExit, match="error: --only: got ant_4x2, distinct 4, expected of: foraging"):
+        mat.main(["--study", "foraging", "--report", "--only", "distinct 4", "ant_4x2"])
