@@ -74,14 +74,15 @@ KINDS = ["llama", "gemma3_text", "deepseek_v3", "mamba", "mamba2", "lfm2", "qwen
 
 @pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("max_snapshots", [2, 64])
-def test_random_trees_of_texts_equal_whole_forwards(family, max_snapshots):
+@pytest.mark.parametrize("steps", [12, pytest.param(25, marks=pytest.mark.long)])
+def test_random_trees_of_texts_equal_whole_forwards(family, max_snapshots, steps):
     """Fewer rows than texts: rows change hands, states are kept, dropped and loaded, and prompts have equal lengths."""
     model = build_model(family)
     engine = engine_for(Policy(model, context=CONTEXT, tokenizer=Letters()), slots=3)
     engine._rows._max_snapshots = max_snapshots
     rng = np.random.default_rng(5)
     nodes: list[Any] = [None]
-    for step in range(12):
+    for step in range(steps):
         asks: list[Any] = []
         for _ in range(int(rng.integers(1, 6))):
             node = nodes[int(rng.integers(len(nodes)))]

@@ -203,7 +203,7 @@ def test_a_step_before_reset_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", list(PENAL))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     pick=st.integers(0, 79),
     texts=st.lists(

@@ -34,7 +34,7 @@ __all__ = [
 UNTRAINED: tuple[str, ...] = ("combo", "longer")  # tiers that nobody may train on
 STALL = 20_000  # candidates in a row that no panel could use: the world's kinds cannot fill its panels
 _MAX_UNFIT = 2_000  # draws in a row that do not fit the world's settings
-_PANELS_KEPT = 128  # worlds of other arguments whose panels a process keeps: a few megabytes each
+_PANELS_KEPT = 32  # worlds of other arguments whose panels a process keeps: a few megabytes each
 
 _Dealt = dict[str, Mapping[tuple[str, str], tuple[Task, ...]]]
 

@@ -195,7 +195,7 @@ def test_adapters_keep_what_is_planned(kind):
 @given(
     rows=st.integers(1, 4), tokens=st.integers(2, 40), share=st.sampled_from([0.1, 0.5, 1.0]), shard=st.integers(1, 9)
 )
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_more_work_takes_more_and_more_ranks_take_less(rows, tokens, share, shard):
     model, rule = build_meta_model(config_of(layers=2)), OptimizerConfig()
     load = Load(rows, tokens, targets_share=share)
