@@ -719,6 +719,18 @@ BENCHES = (
         "A team is paid for actions that no other took ([MAT](papers/mat.md)).",
     ),
     Bench(
+        "MAT in foraging, under gates",
+        "mat --study foraging",
+        "mat_foraging.json",
+        (
+            _x("MAT minus MAPPO, area under the curve", "mat_minus_ci.foraging.mappo", 0),
+            _x("minus MAT-Dec", "mat_minus_ci.foraging.mat_dec", 0),
+            _x("minus HAPPO", "mat_minus_ci.foraging.happo", 0),
+            _x("gates passed", "gate_passed", 1),
+        ),
+        "Three agents that see different things; 131,072 decisions, three seeds ([MAT](papers/mat.md)).",
+    ),
+    Bench(
         "Comment augmentation on SmolLM2, under gates",
         "comments_real",
         "comments_real.json",

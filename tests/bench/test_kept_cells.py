@@ -16,7 +16,7 @@ from benchmarks.credit.language import LANGUAGE
 from benchmarks.credit.lengths import LENGTHS_PLAN
 from benchmarks.masking import __main__ as masking
 from benchmarks.mat import cell as mat
-from benchmarks.mat.sizes import SIZES
+from benchmarks.mat.sizes import FORAGING, SIZES
 from benchmarks.openr import __main__ as openr
 from benchmarks.openr.clock import CLOCK
 from benchmarks.p3 import __main__ as p3
@@ -61,7 +61,9 @@ def test_of_one_protocol(folder, protocol):
     assert digests(folder) == {protocol.digest}
 
 
-@pytest.mark.parametrize(("folder", "plan"), [("mat_sizes", SIZES), ("credit_language", LANGUAGE)])
+@pytest.mark.parametrize(
+    ("folder", "plan"), [("mat_sizes", SIZES), ("mat_foraging", FORAGING), ("credit_language", LANGUAGE)]
+)
 def test_of_plans_whose_rates_may_change(folder, plan):
     assert digests(folder) == {plan.cell_digest}
 
